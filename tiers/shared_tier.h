@@ -46,7 +46,6 @@ struct SharedTierStats {
   uint64_t operations_in_flight = 0, bytes_in_flight = 0;
   uint64_t read_bytes = 0, written_bytes = 0;
   uint64_t fetches_found = 0, fetches_missed = 0, fetches_broken = 0, fetches_failed = 0;
-  uint64_t fetches_locked = 0;  // of those missed: encrypted under a key that this host has not
   uint64_t stores_done = 0, stores_existing = 0, stores_failed = 0;
   uint64_t probes = 0, probes_remembered = 0;  // names; of them answered without asking
   uint64_t repairs = 0;

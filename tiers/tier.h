@@ -53,7 +53,6 @@ struct TierStats {
   uint64_t places_recovered = 0;   // were suspect, and found sound
   uint64_t corrupt_entries = 0;    // found at start
   uint64_t left_alone_bytes = 0;   // of slab files that are not this domain's, or not whole
-  uint64_t locked_bytes = 0;       // of places encrypted under keys that nobody here has
   bool is_healthy = true;          // false: switched off, and trying to come back
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "daemon/block/keyed_group_files.h"
 #include "daemon/policy/admission.h"
 #include "daemon/policy/eviction/policies.h"
 #include "terrace/check.h"
@@ -128,10 +129,9 @@ void CacheDomain::NoteRefuted(const RefutedWriter& refuted) {
 
 bool CacheDomain::IsErased(ErasureMark* mark) const {
   if (options.shared.tier != nullptr && !options.shared.tier->is_forgetting_durable()) return false;
-  if (limits.group_files != nullptr && !limits.group_files->AreKeysDestroyed(domain_index)) {
-    return false;
-  }
-  if (persistent_tier == kLowerTiersMax || mark->is_by_key) return true;
+  if (persistent_tier == kLowerTiersMax) return true;
+  const KeyedGroupFiles* const files = KeyedFilesOf(limits.group_files);
+  if (files != nullptr && !files->AreKeysDestroyed(domain_index)) return false;
   return IsGivenToTier(mark) && lower[persistent_tier].tier->erasures().ended >= *mark->tier;
 }
 

@@ -46,7 +46,6 @@ class ErasedBelow {
 struct ErasureMark {
   uint64_t below = 0;
   std::optional<uint64_t> tier;
-  bool is_by_key = false;  // what lies below is unreadable once the keys are destroyed
 };
 
 }  // namespace terrace

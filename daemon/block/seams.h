@@ -82,15 +82,6 @@ class GroupFiles {
   // kKept: a successor would find it. kFailed: it would not, or nobody asked to keep it. After
   // kComing, Store::OnGroupFilesChanged follows.
   virtual State StateOf(uint32_t domain_index, const GroupId& id) const = 0;
-  // A group that a predecessor has kept has all that its next blocks need.
-  virtual bool IsWhole(uint32_t /*domain_index*/, const GroupId& /*id*/) const { return true; }
-
-  // Where blocks are encrypted: what was written of the group is unreadable from now on, in memory
-  // at once and, once AreKeysDestroyed, for whoever has the drive. If it is opened it gets another
-  // key, and is kComing until then. True: that is all there is to erase on the drives; false: there
-  // is something that no key hides.
-  virtual bool DestroyKey(uint32_t /*domain_index*/, const GroupId& /*id*/) { return false; }
-  virtual bool AreKeysDestroyed(uint32_t /*domain_index*/) const { return true; }
 };
 
 }  // namespace terrace

@@ -40,9 +40,6 @@ void AddLower(const DomainFigures& domain, const DomainFigures::LowerTierStats& 
   all->Gauge({"terrace_tier_left_alone_bytes",
               "Files that the start found damaged or under another secret."},
              labels, Of(stats.left_alone_bytes));
-  all->Gauge({"terrace_tier_locked_bytes",
-              "Places of blocks that are encrypted under keys which this daemon has not."},
-             labels, Of(stats.locked_bytes));
   all->Gauge({"terrace_tier_written_bytes_of_day", "Bytes written in the last 24 hours."}, labels,
              Of(tier.written_bytes_of_day));
   const bool has_budget =

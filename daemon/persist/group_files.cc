@@ -501,9 +501,9 @@ bool DiskGroupFiles::IsWhole(uint32_t domain_index, const GroupId& id) const {
   return keys == nullptr || keys->Find(id) != nullptr;
 }
 
-bool DiskGroupFiles::DestroyKey(uint32_t domain_index, const GroupId& id) {
+void DiskGroupFiles::DestroyKey(uint32_t domain_index, const GroupId& id) {
   const Domain& domain = writer_->options.domains[domain_index];
-  if (domain.keys == nullptr) return false;
+  if (domain.keys == nullptr) return;
   domain.keys->Destroy(id);
   {
     const std::lock_guard lock(writer_->mutex);
@@ -516,7 +516,6 @@ bool DiskGroupFiles::DestroyKey(uint32_t domain_index, const GroupId& id) {
     writer_->jobs.push_back(std::move(job));
   }
   writer_->wake.notify_one();
-  return !domain.has_plain_blocks;
 }
 
 bool DiskGroupFiles::AreKeysDestroyed(uint32_t domain_index) const {

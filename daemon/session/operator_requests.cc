@@ -21,8 +21,7 @@ constexpr uint32_t kPinCostBlocks = 4;
 
 // Empty: nothing is wrong with it.
 std::string WhyNoFilter(const protocol::EvictWhereRequest& asked) {
-  constexpr uint32_t kKnownFlags =
-      protocol::kEvictWhereDryRun | protocol::kEvictWhereShared | protocol::kEvictWhereByKey;
+  constexpr uint32_t kKnownFlags = protocol::kEvictWhereDryRun | protocol::kEvictWhereShared;
   if ((asked.flags & ~kKnownFlags) != 0) {
     return "EvictWhere with flags " + std::to_string(asked.flags) + "; this daemon knows " +
            std::to_string(kKnownFlags) + ": clear the others";
@@ -35,12 +34,6 @@ std::string WhyNoFilter(const protocol::EvictWhereRequest& asked) {
     return "EvictWhere of what was not used for " + std::to_string(asked.idle_ms_min) +
            " ms; the limit is " + std::to_string(protocol::kEvictWhereIdleMsMax) +
            ": name a shorter time";
-  }
-  if ((asked.flags & protocol::kEvictWhereByKey) != 0 &&
-      (asked.flags != protocol::kEvictWhereByKey || asked.idle_ms_min != 0 ||
-       asked.tier != protocol::kEvictWhereAllTiers)) {
-    return "EvictWhere by key with a filter or another flag; a key is that of all blocks of its "
-           "group: name the group alone";
   }
   return "";
 }
@@ -100,10 +93,9 @@ void OperatorRequests::Restart() {
   pinned_ = {};
 }
 
-RequestOutcome OperatorRequests::FinishErasing(const RequestContext& context, Store& store,
-                                               bool is_by_key) {
+RequestOutcome OperatorRequests::FinishErasing(const RequestContext& context, Store& store) {
   is_through_ = true;
-  const Status durable = store.operators().AwaitErasures(context.session, frame_.id, is_by_key);
+  const Status durable = store.operators().AwaitErasures(context.session, frame_.id);
   if (durable.code() == StatusCode::kBusy) return RequestOutcome::kErasing;
   return durable.ok() ? Finish(context) : frame_.Fail(context, durable);
 }
@@ -158,41 +150,21 @@ RequestOutcome OperatorRequests::StepReset(const RequestContext& context, Store&
     }
     operation_.emplace<ResetOperation>(store.operators().Reset(context.session, group_index_));
   }
-  return GoOnResetting(context, store, budget_blocks);
-}
-
-RequestOutcome OperatorRequests::GoOnResetting(const RequestContext& context, Store& store,
-                                               uint32_t* budget_blocks) {
   if (*budget_blocks == 0) return RequestOutcome::kMore;
   *budget_blocks = 0;
-  auto& operation = std::get<ResetOperation>(operation_);
-  const Result<Progress> reset = operation.Step();
+  const Result<Progress> reset = std::get<ResetOperation>(operation_).Step();
   if (!reset.ok()) return frame_.Fail(context, reset.status());
   has_reset_ = true;
-  evicted_.block_count = operation.erased_count();
-  if (*reset == Progress::kGoesOn) return RequestOutcome::kMore;
-  if (frame_.verb != Verb::kReset && !operation.is_by_key()) {
-    return frame_.Fail(context, Status(StatusCode::kUnsupported,
-                                       "blocks left, but not by a key: some are not encrypted"));
-  }
-  return FinishErasing(context, store, operation.is_by_key());
+  evicted_.block_count = std::get<ResetOperation>(operation_).erased_count();
+  return *reset == Progress::kGoesOn ? RequestOutcome::kMore : FinishErasing(context, store);
 }
 
 RequestOutcome OperatorRequests::StepEvictWhere(const RequestContext& context, Store& store,
                                                 uint32_t* budget_blocks) {
   const auto asked = frame_.Head<protocol::EvictWhereRequest>();
-  if (std::holds_alternative<ResetOperation>(operation_)) {
-    return GoOnResetting(context, store, budget_blocks);
-  }
   if (!std::holds_alternative<EvictWhereOperation>(operation_)) {
     if (std::string why = WhyNoFilter(asked); !why.empty()) {
       return frame_.Fail(context, frame_.Invalid(std::move(why)));
-    }
-    if ((asked.flags & protocol::kEvictWhereByKey) != 0) {
-      const Result<uint32_t> group = store.operators().FindGroup(context.session, asked.group);
-      if (!group.ok()) return frame_.Fail(context, group.status());
-      operation_.emplace<ResetOperation>(store.operators().Reset(context.session, *group));
-      return GoOnResetting(context, store, budget_blocks);
     }
     operation_.emplace<EvictWhereOperation>(
         store.operators().EvictWhere(context.session, asked, &evicted_));

@@ -38,9 +38,7 @@ class OperatorRequests {
   RequestOutcome StepEvictWhere(const RequestContext& context, Store& store,
                                 uint32_t* budget_blocks);
   RequestOutcome StepNamedPin(const RequestContext& context, Store& store, uint32_t* budget_blocks);
-  RequestOutcome FinishErasing(const RequestContext& context, Store& store, bool is_by_key = false);
-  RequestOutcome GoOnResetting(const RequestContext& context, Store& store,
-                               uint32_t* budget_blocks);
+  RequestOutcome FinishErasing(const RequestContext& context, Store& store);
   RequestOutcome Finish(const RequestContext& context);
 
   RequestFrame& frame_;

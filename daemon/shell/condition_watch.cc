@@ -23,7 +23,6 @@ constexpr std::array kEvents = {
     Events{"a drive is not mounted", nullptr},  // until the next start
     Events{"a drive loses places", "a drive keeps its places"},
     Events{nullptr, nullptr},  // slabs_left_alone: the start's notes name them
-    Events{nullptr, nullptr},  // blocks_locked: likewise
     Events{nullptr, nullptr},  // redis_away: DomainRedis
     Events{"redis takes no writes", "redis takes writes again"},
     Events{"fenced memory is at its limit", "fenced memory is below its limit"},

@@ -200,6 +200,19 @@ void DomainRedis::LogHealth() {
                         : "the server, the network, or IPAddressAllow= of the unit"}});
   }
   LogOwed(stats);
+  LogLocked();
+}
+
+void DomainRedis::LogLocked() {
+  const uint64_t locked = tier_->fetches_locked();
+  if (locked == locked_told_) return;
+  Log(LogLevel::kWarn,
+      "redis has blocks that are encrypted under a key which is not here: they are misses, and "
+      "stay for hosts that have it",
+      {{"domain", options_.domain_name},
+       {"blocks", locked - locked_told_},
+       {"remedy", "put that host's key into encryption_keys_file, and reload"}});
+  locked_told_ = locked;
 }
 
 void DomainRedis::LogOwed(const SharedTierStats& stats) {

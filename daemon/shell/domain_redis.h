@@ -62,12 +62,14 @@ class DomainRedis final : public SharedTierListener {
   // Generations that the predecessor had forgotten.
   void LoadGenerations(RedisTier::Options* options);
   void LogOwed(const SharedTierStats& stats);
+  void LogLocked();
 
   const Options options_;
   std::unique_ptr<RedisTier> tier_;
   SharedTierListener* listener_ = nullptr;
   std::unique_ptr<KeptGenerations> generations_;  // ends before the tier: it tells it
   uint64_t owed_told_ = 0;
+  uint64_t locked_told_ = 0;
   enum class Told : uint8_t { kNothing, kReady, kAway };
   Told told_ = Told::kNothing;
 };

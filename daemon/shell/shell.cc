@@ -400,8 +400,6 @@ void Shell::State::OpenGroupFiles() {
     options.domains.push_back({.directory = GroupsDirectory(i), .secret = secrets[i]});
     if (nvme.empty()) continue;
     options.domains.back().keys = nvme[i]->keys();
-    options.domains.back().has_plain_blocks =
-        config.domains[i].encryption_plain_blocks == PlainBlocks::kServe;
     options.domains.back().also = [domain = nvme[i].get()](const GroupId& id,
                                                            const std::string& content) {
       domain->KeepGroup(id, content);

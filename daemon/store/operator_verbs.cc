@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "daemon/block/keyed_group_files.h"
 #include "daemon/rule/named_pins.h"
 #include "daemon/store/store_rooms.h"
 #include "terrace/check.h"
@@ -41,18 +42,6 @@ std::vector<BlockId> BlocksOf(const Caller& caller, const KeysQuery& query) {
 // What other hosts have stored of them, or will have who have not heard of it, does not come back.
 void ForgetShared(const Caller& caller, const GroupRange& groups) {
   for (uint32_t g = groups.first; g < groups.end; ++g) caller.rooms->shared_writer.Forget(g);
-}
-
-// What is encrypted needs no more to be unreadable. False: there is something that is not.
-bool DestroyKeys(const Caller& caller, const GroupRange& groups) {
-  CacheDomain& domain = caller.domain();
-  bool is_all = domain.limits.group_files != nullptr && groups.first < groups.end;
-  for (uint32_t g = groups.first; is_all && g < groups.end; ++g) {
-    Group& group = *domain.groups[g];
-    is_all = domain.limits.group_files->DestroyKey(domain.domain_index, group.id());
-    if (is_all) group.has_file = false;
-  }
-  return is_all;
 }
 
 uint8_t TierMask(const CacheDomain& domain, const Block& block) {
@@ -417,7 +406,7 @@ Status ResetOperation::Erase() {
   const GroupRange groups = GroupsOf(caller, group_index_);
   uint32_t budget = protocol::kBlocksPerTurnMax;
   if (!std::exchange(is_begun_, true)) {
-    is_by_key_ = DestroyKeys(caller, groups);
+    DestroyGroupKeys(caller.domain(), groups.first, groups.end);
     ForgetShared(caller, groups);
   }
   for (uint32_t g = groups.first; g < groups.end && budget > 0; ++g) {
@@ -446,24 +435,12 @@ ResetOperation OperatorVerbs::Reset(SessionId session, uint32_t group_index) {
   return {store_.operations, session, group_index};
 }
 
-Result<uint32_t> OperatorVerbs::FindGroup(SessionId session, const GroupId& id) const {
-  Caller caller;
-  TERRACE_RETURN_IF_ERROR(store_.Enter(session, kAllGroups, &caller));
-  if (id.is_zero()) return kAllGroups;
-  const auto& groups = caller.domain().groups;
-  for (uint32_t g = 0; g < groups.size(); ++g) {
-    if (groups[g] != nullptr && groups[g]->id() == id) return g;
-  }
-  return Status(StatusCode::kNotFound, "the domain has no such group");
-}
-
 // ---- what has been erased ----
 
-Status OperatorVerbs::AwaitErasures(SessionId session, uint64_t request_id, bool is_by_key) {
+Status OperatorVerbs::AwaitErasures(SessionId session, uint64_t request_id) {
   Caller caller;
   TERRACE_RETURN_IF_ERROR(store_.Enter(session, kAllGroups, &caller));
   ErasureMark mark = caller.domain().MarkErasures();
-  mark.is_by_key = is_by_key;
   if (caller.domain().IsErased(&mark)) return Status::Ok();
   if (caller.rooms->pending.CountOf(session) >= store_.options.pending_per_session_max) {
     return Status(StatusCode::kNoSpace,

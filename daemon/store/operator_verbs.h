@@ -88,8 +88,6 @@ class ResetOperation {
   // kBlocksPerTurnMax blocks at most.
   Result<Progress> Step();
   uint64_t erased_count() const { return erased_count_; }
-  // Nothing of it can be read on the drives once the groups' keys are destroyed.
-  bool is_by_key() const { return is_by_key_; }
 
  private:
   Status Erase();
@@ -100,7 +98,6 @@ class ResetOperation {
   uint64_t erased_count_ = 0;
   bool is_begun_ = false;
   bool is_through_ = false;
-  bool is_by_key_ = false;
 };
 
 // An operation: a page of a listing, of kBlocksPerTurnMax entries at most. Undone, a listing that
@@ -180,13 +177,10 @@ class OperatorVerbs {
   Status NamedPin(const NamedPinQuery& query, std::span<const BlockKey> keys, uint32_t passed_count,
                   NamedPinResult* answer);
   ResetOperation Reset(SessionId session, uint32_t group_index);
-  // Of the session's domain; zero: kAllGroups.
-  Result<uint32_t> FindGroup(SessionId session, const GroupId& id) const;
   // After an Evict or Reset. kOk: no successor will find what was erased, not even after a loss of
   // power; kBusy: OnWaitDone follows, with kBusy if that takes longer than
   // protocol::kErasureWaitUs. kNoSpace: too many requests are pending.
-  // is_by_key: of a Reset that ResetOperation says so of.
-  Status AwaitErasures(SessionId session, uint64_t request_id, bool is_by_key = false);
+  Status AwaitErasures(SessionId session, uint64_t request_id);
   ListOperation List(SessionId session, const protocol::ListRequest& request, ListResult* answer);
   // The next kListBlocksMax of all of a domain's blocks, parents first, for who has no session. 0
   // in *cursor begins, and is the end. kGone: begin again.

@@ -76,17 +76,10 @@ void AddTier(const DomainFigures::LowerTierStats& tier, Troubles* troubles) {
     Add(Condition::kSlabsLeftAlone,
         std::to_string(tier.stats.left_alone_bytes) + " bytes of the " + name +
             " tier's files were left alone at the start, and count against its capacity: they are "
-            "damaged, or under another secret (the log's lines 'nvme note' name them). With the "
-            "right secret_file a restart finds their blocks again; what nobody needs may be "
-            "removed while terraced is stopped",
-        troubles);
-  }
-  if (tier.stats.locked_bytes > 0) {
-    Add(Condition::kBlocksLocked,
-        std::to_string(tier.stats.locked_bytes) + " bytes of the " + name +
-            " tier hold blocks that are encrypted under keys which this daemon has not: they stay, "
-            "out of use. With the key in encryption_keys_file a restart finds them; the log's "
-            "lines 'nvme note' name the key. `terrace fsck --repair` gives them up",
+            "damaged, under another secret, or encrypted under keys that are not here (the log's "
+            "lines 'nvme note' name them). With the right secret_file and encryption_keys_file a "
+            "restart finds their blocks again; what nobody needs may be removed while terraced is "
+            "stopped",
         troubles);
   }
   if (!IsCapacityLost(tier.stats)) return;

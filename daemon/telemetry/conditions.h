@@ -25,18 +25,17 @@ enum class Condition : uint8_t {
   kDriveNotMounted,
   kDriveLosesPlaces,
   kSlabsLeftAlone,
-  kBlocksLocked,
   kRedisAway,
   kRedisNoWrites,
   kFencedMemory,
   kWrongChecksums,
   kKvEventsOff,
 };
-inline constexpr size_t kConditionCount = 13;
+inline constexpr size_t kConditionCount = 12;
 inline constexpr std::array<std::string_view, kConditionCount> kConditionNames = {
-    "bypassed",           "draining",         "drive_off",     "drive_full", "drive_not_mounted",
-    "drive_loses_places", "slabs_left_alone", "blocks_locked", "redis_away", "redis_no_writes",
-    "fenced_memory",      "wrong_checksums",  "kv_events_off"};
+    "bypassed",          "draining",           "drive_off",        "drive_full",
+    "drive_not_mounted", "drive_loses_places", "slabs_left_alone", "redis_away",
+    "redis_no_writes",   "fenced_memory",      "wrong_checksums",  "kv_events_off"};
 
 constexpr std::string_view NameOf(Condition condition) {
   return kConditionNames[static_cast<size_t>(condition)];

@@ -183,7 +183,6 @@ json TierDocument(const DomainStats& domain, const DomainStats::LowerTierStats& 
           {"suspect_bytes", tier.stats.suspect_bytes},
           {"quarantined_bytes", tier.stats.quarantined_bytes},
           {"left_alone_bytes", tier.stats.left_alone_bytes},
-          {"locked_bytes", tier.stats.locked_bytes},
           {"places_recovered", tier.stats.places_recovered},
           {"is_degraded", IsCapacityLost(tier.stats)},
           {"is_healthy", tier.stats.is_healthy}};
@@ -208,7 +207,6 @@ json SharedDocument(const DomainStats::SharedStats& shared) {
           {"fetches_found", tier.fetches_found},
           {"fetches_missed", tier.fetches_missed},
           {"fetches_broken", tier.fetches_broken},
-          {"fetches_locked", tier.fetches_locked},
           {"fetches_failed", tier.fetches_failed},
           {"stores_done", tier.stores_done},
           {"stores_existing", tier.stores_existing},

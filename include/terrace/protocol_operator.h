@@ -21,9 +21,6 @@ static_assert(kVerbEvictWhere > kVerbConfig && kVerbLast == kVerbDiagnose);
 // ---- EvictWhere -----------------------------------------------------------------------------
 inline constexpr uint32_t kEvictWhereDryRun = 1;
 inline constexpr uint32_t kEvictWhereShared = 2;  // what the shared tier has of them goes, too
-// Where blocks are encrypted: keys of the groups are destroyed first, so all of them goes, leased
-// or not, as of a Reset. Without a filter; kUnsupported where blocks are not encrypted.
-inline constexpr uint32_t kEvictWhereByKey = 4;
 inline constexpr uint8_t kEvictWhereAllTiers = 255;
 // A filter is refused where its age is beyond this: 100 years.
 inline constexpr uint64_t kEvictWhereIdleMsMax = uint64_t{36'525} * 24 * 3'600 * 1'000;

@@ -396,8 +396,7 @@ TierStats NvmeTier::stats() const {
           .quarantined_bytes = totals.quarantined_bytes - locked_bytes,
           .places_recovered = p.trials.recovered_count(),
           .corrupt_entries = p.restore.counts().entries_corrupt,
-          .left_alone_bytes = p.slabs.left_alone_bytes(),
-          .locked_bytes = locked_bytes,
+          .left_alone_bytes = p.slabs.left_alone_bytes() + locked_bytes,
           .is_healthy = p.disks.is_any_on()};
 }
 

@@ -138,6 +138,7 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
 
   // ---- both ----
   std::atomic<bool> is_ready{false};
+  std::atomic<uint64_t> fetches_locked{0};
   std::mutex mutex;  // of what follows
   std::vector<std::function<void()>> inbox;
   std::vector<Answer> outbox;
@@ -395,7 +396,7 @@ void RedisTier::State::PublishStats() {
   shared_stats.fetches_missed = counts.fetches_missed;
   shared_stats.fetches_broken = counts.fetches_broken;
   shared_stats.fetches_failed = counts.fetches_failed;
-  shared_stats.fetches_locked = counts.fetches_locked;
+  fetches_locked.store(counts.fetches_locked, std::memory_order_relaxed);
   shared_stats.stores_done = counts.stores_done;
   shared_stats.stores_existing = counts.stores_existing;
   shared_stats.stores_failed = counts.stores_failed;
@@ -647,6 +648,10 @@ void RedisTier::SetRing(std::shared_ptr<const KeyRing> ring) {
   TERRACE_CHECK(state_->options.ring != nullptr, "a tier encrypts from the start or never");
   if (state_->is_stopped) return;
   state_->Give([state = state_.get(), ring = std::move(ring)] { state->blocks->SetRing(ring); });
+}
+
+uint64_t RedisTier::fetches_locked() const {
+  return state_->fetches_locked.load(std::memory_order_relaxed);
 }
 
 void RedisTier::Tick() {

@@ -94,6 +94,8 @@ class RedisTier final : public SharedTier {
   void Tick() override;
   // From now on its first key encrypts, and all of its keys decrypt. REQUIRES: Options::ring.
   void SetRing(std::shared_ptr<const KeyRing> ring);
+  // Of those that were missed: encrypted under a key that the ring has not.
+  uint64_t fetches_locked() const;
   // The generations given to Options::keep are safe.
   void Kept(uint64_t revision);
   uint64_t PredictReadUs(uint64_t length_bytes) const override;

@@ -152,7 +152,7 @@ TEST_F(NvmeEncryptionTest, WithoutTheKeyNothingIsReadAndNothingIsLost) {
     StartWith(has_keys ? keys_.encryption() : PayloadEncryption{});
     EXPECT_TRUE(found_.empty());
     EXPECT_EQ(tier().restore().counts().entries_locked, 2u);
-    EXPECT_EQ(tier().stats().locked_bytes, 2 * kLength);
+    EXPECT_EQ(tier().stats().left_alone_bytes, 2 * kLength);
     if (has_keys) {
       EXPECT_EQ(BeginWrite(Allocate(), 9).code(), StatusCode::kGone);
     } else {
@@ -165,7 +165,7 @@ TEST_F(NvmeEncryptionTest, WithoutTheKeyNothingIsReadAndNothingIsLost) {
   ASSERT_TRUE(found_.contains(1) && found_.contains(2));
   ExpectLoads(found_[1].extent, 1);
   ExpectLoads(found_[2].extent, 2);
-  EXPECT_EQ(tier().stats().locked_bytes, 0u);
+  EXPECT_EQ(tier().stats().left_alone_bytes, 0u);
 }
 
 TEST_F(NvmeEncryptionTest, PlainBlocksAreGivenUpUnlessTheyAreToBeServed) {

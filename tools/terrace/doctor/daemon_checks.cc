@@ -42,7 +42,6 @@ std::string RemedyOf(const std::vector<std::string>& conditions) {
       {"drive_not_mounted", "findmnt, and mount the drive"},
       {"drive_loses_places", "sudo terrace fsck --online --repair"},
       {"slabs_left_alone", "journalctl -u terraced | grep 'nvme note'; secret_file"},
-      {"blocks_locked", "journalctl -u terraced | grep 'nvme note'; encryption_keys_file"},
       {"redis_away", "the server, its login, the network"},
       {"redis_no_writes", "redis-cli config get maxmemory-policy"},
       {"fenced_memory", "terrace status: sessions that are gone or silent"},

@@ -47,10 +47,10 @@ class EvictVerb : public Verb {
     verb.AddFlag("--everywhere", is_everywhere_,
                  "With a filter: what Redis has of these blocks goes, too (without one it does)");
     verb.AddOption("--domain", domain_, "Refuse unless the socket is of this domain").Type("NAME");
-    verb.AddFlag(
-        "--by-key", is_by_key_,
-        "With --all, where blocks are encrypted: destroy the keys of the groups first, so\n"
-        "that nothing of them can be read on a drive; what is leased or pinned goes, too");
+    verb.AddFlag("--by-key", is_by_key_,
+                 "With --all: where blocks are encrypted, destroy the keys of their groups first, "
+                 "so\n"
+                 "that nothing of them can be read on a drive any more");
     verb.AddFlag("--dry-run", is_dry_run_, "Only say what would be dropped");
     verb.AddFlag("--yes", is_confirmed_, "Do not ask");
     DeclareAddress(verb, &address_);
@@ -134,8 +134,8 @@ class EvictVerb : public Verb {
     }
     if (!tier_.empty()) filter_.tier = static_cast<uint8_t>(TierNamed(tier_));
     if (is_dry_run_) filter_.flags |= protocol::kEvictWhereDryRun;
-    if (is_by_key_) filter_.flags |= protocol::kEvictWhereByKey;
-    if (is_everywhere_) filter_.flags |= protocol::kEvictWhereShared;
+    // All of a group, everywhere, takes its key along.
+    if (is_everywhere_ || is_by_key_) filter_.flags |= protocol::kEvictWhereShared;
     const auto reply = AskEvictWhere(*link, filter_);
     if (!reply) return kExitFailed;
     total_ = *reply;
@@ -195,11 +195,6 @@ class EvictVerb : public Verb {
       if (is_everywhere_) document["is_everywhere"] = true;
       if (is_by_key_) document["is_by_key"] = true;
       PrintJson(document);
-      return;
-    }
-    if (is_by_key_) {
-      PrintText(fmt::format("evicted {} blocks; their keys are destroyed, on the drive too\n",
-                            FormatCount(total_.block_count)));
       return;
     }
     const char* const done = is_dry_run_ ? "would evict" : "evicted";

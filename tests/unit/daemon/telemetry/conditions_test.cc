@@ -76,7 +76,6 @@ const std::map<Condition, std::function<void(DomainFigures*)>> kCauses = {
      }},
     {Condition::kDriveLosesPlaces,
      [](DomainFigures* f) { f->lower_tiers[0].stats.quarantined_bytes = kGiB / 50; }},
-    {Condition::kBlocksLocked, [](DomainFigures* f) { f->lower_tiers[0].stats.locked_bytes = 1; }},
     {Condition::kSlabsLeftAlone,
      [](DomainFigures* f) { f->lower_tiers[0].stats.left_alone_bytes = 1; }},
     {Condition::kRedisAway, [](DomainFigures* f) { f->shared->tier.is_ready = false; }},
