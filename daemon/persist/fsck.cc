@@ -375,6 +375,10 @@ void Fsck::VerifyPayloads() {
         });
     if (!status.ok()) report_.notes.push_back("not all of " + slab.file.path + " was verified");
   }
+  if (report_.payloads_encrypted == 0) return;
+  report_.notes.push_back(std::to_string(report_.payloads_encrypted) +
+                          " payloads are encrypted and were not verified: whoever has their keys "
+                          "is the daemon, which `terrace fsck --online --verify` asks");
 }
 
 void Fsck::CompareRecord(SlotName name, std::span<const std::byte> entry) {

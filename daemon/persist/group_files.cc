@@ -320,7 +320,7 @@ bool DiskGroupFiles::Writer::IsKept(const KeptGroup& group) {
 
 // Removes what was opened longest ago until one more file fits.
 void DiskGroupFiles::Writer::MakeRoom(const Job& job) {
-  const auto& [directory, secret, also] = options.domains[job.domain_index];
+  const auto& [directory, secret, also, keys] = options.domains[job.domain_index];
   std::vector<std::pair<fs::file_time_type, fs::path>> old;
   const std::vector<fs::path> paths = GroupPaths(directory);
   if (paths.size() < options.groups_max) return;

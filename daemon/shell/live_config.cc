@@ -96,7 +96,8 @@ Error LoadConfig(const ConfigSource& source, DaemonConfig* config) {
   std::string why;
   const Status redis = CheckRedis(config->redis, &why);
   if (!redis.ok()) return {redis, std::move(why)};
-  return {};
+  KeyRings unused;
+  return LoadKeyRings(*config, &unused);
 }
 
 Error LoadKeyRings(const DaemonConfig& config, KeyRings* rings) {
