@@ -391,6 +391,7 @@ void DiskGroupFiles::Writer::Remove(const Job& job) {
                 "what is removed is a domain's");
   if (IsKept(job.group())) return;
   const Domain& domain = options.domains[job.domain_index];
+  if (domain.keys != nullptr && domain.keys->IsLocked(job.id)) return;
   std::error_code error;
   fs::remove(PlaceOf(domain.directory, job.id, domain.secret), error);
   fs::remove(PathOf(domain.directory, StemUnder(domain.secret, job.id)), error);

@@ -154,6 +154,12 @@ std::shared_ptr<const GroupKey> GroupKeyFiles::Find(const GroupId& group) const 
   return found == groups_.end() ? nullptr : found->second.key;
 }
 
+bool GroupKeyFiles::IsLocked(const GroupId& group) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = groups_.find(group);
+  return found != groups_.end() && found->second.key == nullptr;
+}
+
 GroupKeyFiles::Counts GroupKeyFiles::counts() const {
   const std::lock_guard lock(mutex_);
   Counts counts{.erasures_owed = to_erase_.size()};

@@ -58,6 +58,9 @@ class GroupKeyFiles final : public GroupKeys {
   void Load(std::vector<std::string>* notes);
   std::shared_ptr<const GroupKey> Find(const GroupId& group) const override;
 
+  // There is a key that cannot be opened: what it wrote may come back.
+  bool IsLocked(const GroupId& group) const;
+
   // The group has a key that a successor finds, an old one or a new one. kNotFound: it is locked.
   // Blocks.
   Status Ensure(const GroupId& group);
