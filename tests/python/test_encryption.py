@@ -148,8 +148,9 @@ def test_nothing_of_a_block_lies_on_the_drive_and_a_kill_loses_none():
         with connect(one.daemon) as client:
             store(client, 1)
         assert one.status()["domain"]["name"] == "d"
-        one.restart(key)
+        one.daemon.kill()
         assert is_found_in(files_below(one.directory), [1]) is None
+        one.restart(key)
         with connect(one.daemon) as client:
             assert hits(client, 1) == BLOCKS
             assert client.stats()["domain"]["blocks_corrupt"] == 0
@@ -161,6 +162,7 @@ def test_nothing_of_a_block_lies_on_the_drive_and_a_kill_loses_none():
     with host("") as plain:  # the search finds what is there
         with connect(plain.daemon) as client:
             store(client, 1)
+        plain.daemon.kill()
         assert is_found_in(files_below(plain.directory), [1]) is not None
 
 
