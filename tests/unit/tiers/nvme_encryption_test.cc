@@ -29,9 +29,11 @@ class NvmeEncryptionTest : public NvmeTierTest {
   // Whether 32 bytes of `value` in a row lie anywhere on the drive.
   bool IsOnDrive(int value) {
     const std::vector<std::byte> window(32, static_cast<std::byte>(value));
-    return std::ranges::any_of(media_[0].Names(), [&](const std::string& name) {
-      return !std::ranges::search(File(name), window).empty();
-    });
+    for (const std::string& name : media_[0].Names()) {
+      const std::vector<std::byte> bytes = File(name);
+      if (!std::ranges::search(bytes, window).empty()) return true;
+    }
+    return false;
   }
   SlabEntry EntryAt(uint32_t slab, uint32_t slot) {
     std::vector<std::byte> bytes;
