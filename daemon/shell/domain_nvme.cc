@@ -228,8 +228,43 @@ void DomainNvme::Close(const Restoration& restoration) {
 
 bool DomainNvme::EndThreads() { return catalog_->Abandon(kCatalogEndUs); }
 
-void DomainNvme::KeepGroup(const GroupId& id, const std::string& content) {
-  catalog_->KeepGroup(id, content);
+DiskGroupFiles::Domain DomainNvme::group_files() {
+  return {.directory = groups_directory(),
+          .secret = options_.secret,
+          // A copy for the catalog; of no content: none any more.
+          .also = [this](const GroupId& id,
+                         const std::string& content) { catalog_->KeepGroup(id, content); },
+          .keys = keys_.get()};
+}
+
+void DomainNvme::SetRing(const std::shared_ptr<const KeyRing>& ring, DiskGroupFiles& files) {
+  const auto done = [name = options_.domain_name, ring,
+                     keys = keys_.get()](const std::vector<std::string>& notes) {
+    for (const std::string& note : notes) {
+      Log(LogLevel::kError, "encryption keys", {{"domain", name}, {"why", note}});
+    }
+    const GroupKeyFiles::Counts counts = keys->counts();
+    Log(LogLevel::kInfo, "keys of groups are wrapped",
+        {{"domain", name},
+         {"keys", ring->Describe()},
+         {"groups", counts.usable},
+         {"failed", notes.size()},
+         {"locked", counts.locked}});
+  };
+  files.SetRing(options_.domain_index, ring, done);
+}
+
+void RestoreGroups(Store& store, uint32_t domain_index, const std::string& directory,
+                   const DomainSecret& secret) {
+  RecoverySummary summary;
+  (void)RestoreDomain({.domain_index = domain_index,
+                       .secret = secret,
+                       .groups_directory = directory,
+                       .restoration = &store.restoration()},
+                      &summary);
+  for (const std::string& note : summary.notes) {
+    Log(LogLevel::kWarn, "group files", {{"directory", directory}, {"why", note}});
+  }
 }
 
 }  // namespace terrace

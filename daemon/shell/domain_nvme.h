@@ -13,6 +13,7 @@
 
 #include "daemon/config/config.h"
 #include "daemon/persist/catalog.h"
+#include "daemon/persist/group_files.h"
 #include "daemon/persist/group_key_files.h"
 #include "daemon/shell/recovery.h"
 #include "daemon/store/store.h"
@@ -63,6 +64,10 @@ class DomainNvme {
 
   // Of the domain's groups; null: nothing is encrypted.
   GroupKeyFiles* keys() { return keys_.get(); }
+  // They are wrapped anew by the thread of the files. REQUIRES: keys().
+  void SetRing(const std::shared_ptr<const KeyRing>& ring, DiskGroupFiles& files);
+  // How the files of the domain's groups are kept.
+  DiskGroupFiles::Domain group_files();
   NvmeTier& tier() { return *tier_; }
   const std::vector<Disk*>& disks() const { return disk_views_; }
   const Catalog& catalog() const { return *catalog_; }
@@ -72,8 +77,6 @@ class DomainNvme {
   const DomainSecret& secret() const { return options_.secret; }
   // One a path.
   std::vector<std::string> slab_directories() const;
-  // A copy for the catalog; of no content: none any more. Any thread.
-  void KeepGroup(const GroupId& id, const std::string& content);
 
  private:
   std::string DirectoryOn(size_t path) const;
@@ -93,5 +96,9 @@ class DomainNvme {
   std::unique_ptr<Catalog> catalog_;
   std::unique_ptr<NvmeTier> tier_;
 };
+
+// What the disks would have restored, where there are none: groups alone.
+void RestoreGroups(Store& store, uint32_t domain_index, const std::string& directory,
+                   const DomainSecret& secret);
 
 }  // namespace terrace

@@ -66,7 +66,6 @@ struct Shell::State {
   Status CheckMemory(std::string* why);
   Status OpenListeners(std::string* why);
   Status LoadSecrets(std::string* why);
-  Status LoadRings(std::string* why);
   void TakeRings(const KeyRings& now);
   Status CreateArenas(std::string* why);
   Status OpenNvme(std::string* why);
@@ -76,7 +75,6 @@ struct Shell::State {
   void OpenTransport();
   void BuildCore();
   void RestoreNvme();
-  void RestoreGroups(uint32_t domain_index);
   void AdoptArenas();
   std::string GroupsDirectory(uint32_t domain_index) const;
   StoreOptions MakeStoreOptions();
@@ -165,7 +163,6 @@ Status Shell::Start(std::string* why) {
   TERRACE_RETURN_IF_ERROR(state.CheckMemory(why));
   TERRACE_RETURN_IF_ERROR(state.OpenListeners(why));
   TERRACE_RETURN_IF_ERROR(state.LoadSecrets(why));
-  TERRACE_RETURN_IF_ERROR(state.LoadRings(why));
   TERRACE_RETURN_IF_ERROR(state.CreateArenas(why));
   TERRACE_RETURN_IF_ERROR(state.OpenNvme(why));
   TERRACE_RETURN_IF_ERROR(state.OpenKvEvents(why));
@@ -239,56 +236,22 @@ Status Shell::State::LoadSecrets(std::string* why) {
     DomainSecret secret;
     TERRACE_RETURN_IF_ERROR(LoadDomainSecret(domain, &secret, why));
     secrets.push_back(secret);
+    std::shared_ptr<const KeyRing> ring;
+    TERRACE_RETURN_IF_ERROR(LoadKeyRing(domain, &ring, why));
+    rings.push_back(ring);
     Log(LogLevel::kInfo, "domain",
         {{"domain", domain.name},
          {"socket", domain.socket_path},
-         {"secret_fingerprint", DomainSecretFingerprint(secret)}});
+         {"secret_fingerprint", DomainSecretFingerprint(secret)},
+         {"encryption_keys", ring == nullptr ? "none" : ring->Describe()}});
   }
   return Status::Ok();
 }
 
-Status Shell::State::LoadRings(std::string* why) {
-  const Error error = LoadKeyRings(config, &rings);
-  if (!error.ok()) {
-    *why = error.sentence();
-    return error.status();
-  }
-  for (size_t i = 0; i < rings.size(); ++i) {
-    if (rings[i] == nullptr) continue;
-    Log(LogLevel::kInfo, "encryption",
-        {{"domain", config.domains[i].name}, {"keys", rings[i]->Describe()}});
-  }
-  return Status::Ok();
-}
-
-// Of keys that have changed: what is written from now on is under the first.
 void Shell::State::TakeRings(const KeyRings& now) {
-  for (uint32_t i = 0; i < rings.size(); ++i) {
-    if (rings[i] == nullptr || now[i] == nullptr) continue;
-    if (rings[i]->Describe() != now[i]->Describe()) {
-      Log(LogLevel::kInfo, "encryption keys have changed",
-          {{"domain", config.domains[i].name},
-           {"were", rings[i]->Describe()},
-           {"are", now[i]->Describe()}});
-    }
-    rings[i] = now[i];
-    if (!redis.empty()) redis[i]->SetRing(now[i]);
-    if (nvme.empty()) continue;
-    group_files->SetRing(
-        i, now[i],
-        [name = config.domains[i].name, ring = now[i],
-         keys = nvme[i]->keys()](const std::vector<std::string>& notes) {
-          for (const std::string& note : notes) {
-            Log(LogLevel::kError, "encryption keys", {{"domain", name}, {"why", note}});
-          }
-          const GroupKeyFiles::Counts counts = keys->counts();
-          Log(LogLevel::kInfo, "keys of groups are wrapped",
-              {{"domain", name},
-               {"under", KeyIdText(ring->first())},
-               {"groups", counts.usable},
-               {"failed", notes.size()},
-               {"locked", counts.locked}});
-        });
+  for (size_t i = 0; i < now.size(); ++i) {
+    if (now[i] != nullptr && !redis.empty()) redis[i]->SetRing(now[i]);
+    if (now[i] != nullptr && !nvme.empty()) nvme[i]->SetRing(now[i], *group_files);
   }
 }
 
@@ -397,13 +360,8 @@ void Shell::State::OpenGroupFiles() {
     post([this, domain_index] { store->events().OnGroupFilesChanged(domain_index); });
   };
   for (uint32_t i = 0; i < config.domains.size(); ++i) {
-    options.domains.push_back({.directory = GroupsDirectory(i), .secret = secrets[i]});
-    if (nvme.empty()) continue;
-    options.domains.back().keys = nvme[i]->keys();
-    options.domains.back().also = [domain = nvme[i].get()](const GroupId& id,
-                                                           const std::string& content) {
-      domain->KeepGroup(id, content);
-    };
+    if (!nvme.empty()) options.domains.push_back(nvme[i]->group_files());
+    if (nvme.empty()) options.domains.push_back({GroupsDirectory(i), secrets[i]});
   }
   group_files = std::make_unique<DiskGroupFiles>(std::move(options));
 }
@@ -413,25 +371,12 @@ void Shell::State::RestoreNvme() {
   for (const std::unique_ptr<DomainNvme>& domain : nvme) domain->Restore(*store);
 }
 
-// As the disks would have: blocks are found from the first request on.
-void Shell::State::RestoreGroups(uint32_t domain_index) {
-  RecoverySummary summary;
-  (void)RestoreDomain({.domain_index = domain_index,
-                       .secret = secrets[domain_index],
-                       .groups_directory = GroupsDirectory(domain_index),
-                       .restoration = &store->restoration()},
-                      &summary);
-  for (const std::string& note : summary.notes) {
-    Log(LogLevel::kWarn, "group files",
-        {{"domain", config.domains[domain_index].name}, {"why", note}});
-  }
-}
-
 // After the disks: a block that is there, too, is one block with two copies.
 void Shell::State::AdoptArenas() {
   for (uint32_t i = 0; i < config.domains.size(); ++i) {
     if (!inheritance->is_adopted(i)) continue;
-    if (nvme.empty()) RestoreGroups(i);
+    // As the disks would have: blocks are found from the first request on.
+    if (nvme.empty()) RestoreGroups(*store, i, GroupsDirectory(i), secrets[i]);
     const uint64_t began_us = clock.NowUs();
     const std::vector<SessionId> left = inheritance->SessionsOf(i);
     const AdoptSummary summary = store->restoration().AdoptSlots(i, left);

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """How fast an NVMe tier stores and loads blocks that it encrypts, against the same tier without.
 
-disk_bench moves blocks of 1 MiB to a drive and back, plain and encrypted in turn, pinned to the same
-processors; the medians of both and their ratio are printed. Both directories lie on one file system.
+disk_bench moves blocks of 1 MiB to a drive and back, plain and encrypted in turn, pinned to the
+same processors; the medians of both and their ratio are printed. Both directories lie on one file
+system.
 """
 import argparse
 import json
@@ -58,10 +59,10 @@ def main():
         pairs = sorted(e["mib_per_second"] / p["mib_per_second"] for e, p in
                        zip(figures["encrypted", op], figures["plain", op]))
         is_good &= ratio >= RATIO_MIN
-        print(f"{name}: plain {speed['plain']:.0f} MiB/s, encrypted {speed['encrypted']:.0f} MiB/s, "
-              f"ratio {ratio:.3f} (of pairs: median {statistics.median(pairs):.3f}, "
-              f"{pairs[0]:.3f} to {pairs[-1]:.3f}); processor {cpu['plain']:.0f} and "
-              f"{cpu['encrypted']:.0f} us a MiB")
+        print(f"{name}: plain {speed['plain']:.0f} MiB/s, encrypted "
+              f"{speed['encrypted']:.0f} MiB/s, ratio {ratio:.3f} (of pairs: median "
+              f"{statistics.median(pairs):.3f}, {pairs[0]:.3f} to {pairs[-1]:.3f}); "
+              f"processor {cpu['plain']:.0f} and {cpu['encrypted']:.0f} us a MiB")
     print(f"{'passed' if is_good else 'FAILED'}: {RATIO_MIN} of plain is asked")
     return 0 if is_good else 1
 

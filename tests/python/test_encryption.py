@@ -107,7 +107,8 @@ def store(client, seed, count=BLOCKS):
 def hits(client, seed, count=BLOCKS):
     """How many blocks come back from wherever they are; a wrong byte is a failure."""
     group = client.open(GROUP)
-    with group.acquire(group.hash(tokens_of(seed, count)), timeout_s=LONG_S, load_timeout_s=LONG_S) as lease:
+    with group.acquire(group.hash(tokens_of(seed, count)), timeout_s=LONG_S,
+                       load_timeout_s=LONG_S) as lease:
         with contextlib.suppress(terrace.Unavailable):
             lease.wait_ready(timeout_s=LONG_S)
         wanted = payload(seed, count)

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "terrace/check.h"
-#include "tiers/crypto/group_key.h"
 #include "tiers/redis/redis_chunks.h"
+#include "tiers/redis/redis_payload.h"
 #include "tiers/redis/redis_slot.h"
 
 namespace terrace {
@@ -18,8 +18,6 @@ namespace {
 // After a small block was there already, so many are looked for before their bytes are sent: the
 // same prompts are being stored by somebody else, or were before a restart.
 constexpr uint32_t kLookFirst = 64;
-
-constexpr std::string_view kPayloadLabel = "terrace redis payload key 1";
 
 // Chunks outlive the manifest that names them.
 constexpr uint64_t kChunkTtlMarginMs = 60'000;
@@ -192,23 +190,13 @@ void RedisBlocks::Store(const RedisBlockName& name, RedisManifest manifest,
 
 bool RedisBlocks::Encrypt(StoreJob& job) {
   if (options_.ring == nullptr || job.encrypted != nullptr) return true;
-  const size_t length_bytes = job.from.size();
-  RedisSeal seal;
-  seal.key_id = options_.ring->first();
-  if (const Status status = options_.random(seal.salt); !status.ok()) {
-    EndStore(job, status);
-    return false;
-  }
-  const PayloadName name = NamePayload(job.manifest, length_bytes, job.manifest.part_checksums);
-  job.encrypted = std::make_unique_for_overwrite<std::byte[]>(length_bytes);
-  const std::span<std::byte> into(job.encrypted.get(), length_bytes);
-  terrace::Encrypt(DeriveKey(*options_.ring->Find(seal.key_id), kPayloadLabel, seal.salt, name),
-                   name, job.from, into, &seal.tag);
-  const std::span<const std::byte> tail = into.last(job.manifest.tail.size());
-  job.manifest.tail.assign(tail.begin(), tail.end());
-  job.manifest.encryption = seal;
+  job.encrypted = std::make_unique_for_overwrite<std::byte[]>(job.from.size());
+  const std::span<std::byte> into(job.encrypted.get(), job.from.size());
+  const Status status =
+      EncryptRedisPayload(*options_.ring, options_.random, job.from, into, &job.manifest);
+  if (!status.ok()) EndStore(job, status);
   job.from = into;
-  return true;
+  return status.ok();
 }
 
 std::span<const std::byte> RedisBlocks::SealChunk(StoreJob& job, uint32_t index) const {
@@ -608,18 +596,9 @@ void RedisBlocks::OnChunk(FetchJob& job, size_t index, std::span<const std::byte
   }
 }
 
-Status RedisBlocks::Decrypt(const FetchJob& job) const {
-  const RedisManifest& manifest = job.manifest;
-  const CipherKey* const key = options_.ring->Find(manifest.encryption->key_id);
-  if (key == nullptr) return Status(StatusCode::kNotFound, "the key has just gone");
-  const PayloadName name = NamePayload(manifest, job.into.size(), manifest.part_checksums);
-  return terrace::Decrypt(DeriveKey(*key, kPayloadLabel, manifest.encryption->salt, name), name,
-                          job.into, manifest.encryption->tag);
-}
-
 void RedisBlocks::EndFetch(FetchJob& job, Status status) {
   if (!job.is_broken && status.ok() && job.manifest.encryption) {
-    status = Decrypt(job);
+    status = DecryptRedisPayload(*options_.ring, job.manifest, job.into);
     job.is_broken = status.code() == StatusCode::kCorrupt;
   }
   if (job.is_broken) {

@@ -87,8 +87,6 @@ class RedisBlocks {
 
   // The payload as it is to lie on the server; once a job. False: the job has ended.
   bool Encrypt(StoreJob& job);
-  // Of all that was read and is whole. Not kOk: it is not what was stored.
-  Status Decrypt(const FetchJob& job) const;
   // With its checksum in the manifest.
   std::span<const std::byte> SealChunk(StoreJob& job, uint32_t index) const;
   void SendSmallBlock(const std::shared_ptr<StoreJob>& job);

@@ -434,14 +434,11 @@ Result<std::unique_ptr<RedisTier>> RedisTier::Open(Options options, std::string*
     RedisCredentials unused;
     TERRACE_RETURN_IF_ERROR(ReadRedisCredentials(state->options.credentials_file, &unused, why));
   }
-  const uint32_t version =
-      state->options.ring == nullptr ? kRedisFormatVersion : kRedisEncryptedVersion;
   state->servers = std::make_unique<RedisServers>(RedisServers::Options{
       .node = {.loop = &state->loop,
                .connection = {.credentials_file = state->options.credentials_file,
                               .tls = state->tls.get(),
-                              .permission_key =
-                                  RedisKeyNames::Permission(state->options.prefix, version),
+                              .permission_key = state->options.permission_key(),
                               .timeouts = state->options.timeouts},
                .connections = state->options.connections,
                .breaker = state->options.breaker},
@@ -460,7 +457,7 @@ Result<std::unique_ptr<RedisTier>> RedisTier::Open(Options options, std::string*
   state->generations = std::make_unique<RedisGenerations>(
       RedisGenerations::Options{.secret = state->options.secret,
                                 .prefix = state->options.prefix,
-                                .version = version,
+                                .version = state->options.version(),
                                 .ttl_ms = state->options.ttl_ms,
                                 .unix_seconds = state->options.unix_seconds,
                                 .servers = state->servers.get()});
@@ -645,8 +642,6 @@ void RedisTier::Kept(uint64_t revision) {
 }
 
 void RedisTier::SetRing(std::shared_ptr<const KeyRing> ring) {
-  TERRACE_CHECK(state_->options.ring != nullptr, "a tier encrypts from the start or never");
-  if (state_->is_stopped) return;
   state_->Give([state = state_.get(), ring = std::move(ring)] { state->blocks->SetRing(ring); });
 }
 

@@ -60,6 +60,10 @@ class RedisTier final : public SharedTier {
     std::string prefix = "terrace";
     std::shared_ptr<const KeyRing> ring;  // none: blocks are stored as they are
     RandomFill random = KernelRandom;     // of salts
+    uint32_t version() const {
+      return ring == nullptr ? kRedisFormatVersion : kRedisEncryptedVersion;
+    }
+    std::string permission_key() const { return RedisKeyNames::Permission(prefix, version()); }
     uint64_t ttl_ms = 24 * 3600 * uint64_t{1000};
     uint32_t connections = 5;
     CircuitBreaker::Options breaker;
