@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <cstdlib>
+#include <iterator>
 #include <mutex>
 #include <utility>
 
@@ -100,10 +101,13 @@ void BounceMemory::Drop(size_t index) {
 }
 
 std::span<std::byte> BounceMemory::Take(uint64_t length_bytes) {
-  const auto fits = std::ranges::find(free_, length_bytes, &std::span<std::byte>::size);
-  if (fits != free_.end()) {
+  // The one given back last: a processor's cache may still hold it.
+  const auto fits = std::find_if(free_.rbegin(), free_.rend(), [length_bytes](const auto& buffer) {
+    return buffer.size() == length_bytes;
+  });
+  if (fits != free_.rend()) {
     const std::span<std::byte> buffer = *fits;
-    free_.erase(fits);
+    free_.erase(std::next(fits).base());
     taken_bytes_ += length_bytes;
     return buffer;
   }
