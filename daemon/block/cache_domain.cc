@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "daemon/block/keyed_group_files.h"
 #include "daemon/policy/admission.h"
 #include "daemon/policy/eviction/policies.h"
 #include "terrace/check.h"
@@ -131,6 +132,8 @@ void CacheDomain::NoteRefuted(const RefutedWriter& refuted) {
 bool CacheDomain::IsErased(ErasureMark* mark) const {
   if (options.shared.tier != nullptr && !options.shared.tier->is_forgetting_durable()) return false;
   if (persistent_tier == kLowerTiersMax) return true;
+  const KeyedGroupFiles* const files = KeyedFilesOf(limits.group_files);
+  if (files != nullptr && !files->AreKeysDestroyed(domain_index)) return false;
   return IsGivenToTier(mark) && lower[persistent_tier].tier->erasures().ended >= *mark->tier;
 }
 

@@ -32,6 +32,8 @@ enum class RedisTlsUse : uint8_t { kOff, kOn };
 enum class RedisUse : uint8_t { kBoth, kStore, kFetch };
 enum class RedisAdmission : uint8_t { kAll, kHit };
 enum class MetricsRemote : uint8_t { kOff, kOn };
+// What becomes of blocks that were written before a domain was encrypted.
+enum class PlainBlocks : uint8_t { kGiveUp, kServe };
 
 inline constexpr uint32_t kDomainsMax = 64;
 inline constexpr uint32_t kAllowedIdsMax = 256;  // uids or gids of one domain
@@ -61,6 +63,8 @@ struct DomainConfig {
   // Nobody named these paths: their directories may be made, the secret may be drawn.
   bool is_socket_default = false;
   bool is_secret_file_default = false;
+  std::string encryption_keys_file;  // empty: drives and Redis get blocks as they are
+  PlainBlocks encryption_plain_blocks = PlainBlocks::kGiveUp;
   KeyHash key_hash = KeyHash::kXxh3;
   uint64_t dram_guaranteed_bytes = 0;
   uint64_t dram_lent_bytes_max = 0;  // of its guarantee, that others may have until it is wanted

@@ -32,6 +32,7 @@ constexpr std::string_view kHugePages[] = {"auto", "on", "off"};
 constexpr std::string_view kDiskIos[] = {"auto", "io_uring", "threads"};
 constexpr std::string_view kOffOn[] = {"off", "on"};
 constexpr std::string_view kEncodings[] = {"map", "array"};
+constexpr std::string_view kPlainBlocks[] = {"give_up", "serve"};
 constexpr std::string_view kAutoOnOff[] = {"auto", "on", "off"};
 constexpr std::string_view kRedisModes[] = {"single", "sentinel", "cluster"};
 constexpr std::string_view kRedisUses[] = {"both", "store", "fetch"};
@@ -260,6 +261,11 @@ const ConfigKey<Domain> kDomainKeys[] = {
      "models that engines may open, * for any part of a name; absent: all", kLive},
     {"secret_file", TextField<Domain>{&Domain::secret_file, kPathBytesMax},
      "the domain's secret, equal on all its hosts; see terrace domain new"},
+    {"encryption_keys_file", TextField<Domain>{&Domain::encryption_keys_file, kPathBytesMax},
+     "keys that encrypt what lies on drives and Redis, read again at each reload; absent: none"},
+    {"encryption_plain_blocks",
+     Choice<Domain, PlainBlocks, &Domain::encryption_plain_blocks>(kPlainBlocks),
+     "with keys: blocks that lie on drives unencrypted are given up at the start, or served"},
     {"key_hash", Choice<Domain, KeyHash, &Domain::key_hash>(kKeyHashes),
      "xxh3, or sha256 where tenants that do not trust each other share the domain"},
     {"dram_guaranteed_bytes", BytesField<Domain>{&Domain::dram_guaranteed_bytes, 0, kDramBytesMax},

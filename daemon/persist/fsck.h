@@ -85,6 +85,7 @@ struct FsckReport {
   uint64_t entries_outdated = 0;  // of the used: a later entry has the same block
   uint64_t catalog_records = 0;   // of the closed catalog
   uint64_t payloads_verified = 0, payload_bytes_verified = 0;
+  uint64_t payloads_encrypted = 0;  // of those, not verified: `fsck --online` asks who has the key
   std::array<uint64_t, kFsckProblemKinds> counts{};  // of problems, by kind
   std::vector<FsckProblem> problems;
   uint64_t repaired = 0;

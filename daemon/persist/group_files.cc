@@ -279,7 +279,9 @@ struct DiskGroupFiles::Writer {
     uint32_t domain_index = 0;
     GroupId id;
     uint64_t stamp = 0;                  // of the Keep
-    std::optional<SpaceGroupSpec> spec;  // none: a Drop
+    std::optional<SpaceGroupSpec> spec;  // none: a Drop, or what follows
+    bool is_key_erasure = false;
+    std::function<void()> other;  // all there is to do
     KeptGroup group() const { return {domain_index, id}; }
   };
   struct Kept {
@@ -304,6 +306,8 @@ struct DiskGroupFiles::Writer {
   void Run();
   Status Write(const Job& job);
   void Remove(const Job& job);
+  void EraseKey(const Job& job);
+  void EraseKeyFile(const Domain& domain, const GroupId& id) const;
   void EndWrite(const Job& job, const Status& status);
   bool IsKept(const KeptGroup& group);
   void MakeRoom(const Job& job);
@@ -316,7 +320,7 @@ bool DiskGroupFiles::Writer::IsKept(const KeptGroup& group) {
 
 // Removes what was opened longest ago until one more file fits.
 void DiskGroupFiles::Writer::MakeRoom(const Job& job) {
-  const auto& [directory, secret, also] = options.domains[job.domain_index];
+  const auto& [directory, secret, also, keys] = options.domains[job.domain_index];
   std::vector<std::pair<fs::file_time_type, fs::path>> old;
   const std::vector<fs::path> paths = GroupPaths(directory);
   if (paths.size() < options.groups_max) return;
@@ -353,7 +357,32 @@ Status DiskGroupFiles::Writer::Write(const Job& job) {
     status = WriteAt(path, content);
   }
   if (domain.also) domain.also(job.id, content);
+  if (status.ok() && domain.keys != nullptr) status = domain.keys->Ensure(job.id);
   return status;
+}
+
+void DiskGroupFiles::Writer::EraseKeyFile(const Domain& domain, const GroupId& id) const {
+  const Status erased = domain.keys->EraseFile(id);
+  if (erased.ok() || !options.trouble) return;
+  options.trouble("the key of group " + ToHex(id) + " is destroyed in memory, but not in " +
+                  domain.directory + ": " + erased.what() + " (" + std::strerror(erased.detail()) +
+                  "). Its blocks can be read again after a restart until it is erased once more");
+}
+
+// The group's blocks are unreadable; if it is in use its next ones get another key.
+void DiskGroupFiles::Writer::EraseKey(const Job& job) {
+  const Domain& domain = options.domains[job.domain_index];
+  EraseKeyFile(domain, job.id);
+  Status renewed;
+  if (IsKept(job.group())) renewed = domain.keys->Ensure(job.id);
+  {
+    const std::lock_guard lock(mutex);
+    const auto found = kept.find(job.group());
+    const bool is_meant = found != kept.end() && found->second.stamp == job.stamp;
+    if (is_meant && renewed.ok()) found->second.is_written = true;
+    if (is_meant && !renewed.ok()) kept.erase(found);
+  }
+  if (options.changed) options.changed(job.domain_index);
 }
 
 // Kept again since: what writes it is queued behind this.
@@ -362,19 +391,25 @@ void DiskGroupFiles::Writer::Remove(const Job& job) {
                 "what is removed is a domain's");
   if (IsKept(job.group())) return;
   const Domain& domain = options.domains[job.domain_index];
+  if (domain.keys != nullptr && domain.keys->IsLocked(job.id)) return;
   std::error_code error;
   fs::remove(PlaceOf(domain.directory, job.id, domain.secret), error);
   fs::remove(PathOf(domain.directory, StemUnder(domain.secret, job.id)), error);
+  if (domain.keys != nullptr) {
+    domain.keys->Destroy(job.id);
+    EraseKeyFile(domain, job.id);
+  }
   if (domain.also) domain.also(job.id, "");
 }
 
 void DiskGroupFiles::Writer::EndWrite(const Job& job, const Status& status) {
   if (!status.ok() && options.trouble) {
-    options.trouble("group '" + job.spec->name + "' cannot be kept in " +
-                    options.domains[job.domain_index].directory + ": " + status.what() + " (" +
-                    std::strerror(status.detail()) +
-                    "). Its blocks on disk are lost at the next start unless it is opened again "
-                    "once that is mended");
+    options.trouble(
+        "group '" + job.spec->name + "' cannot be kept in " +
+        options.domains[job.domain_index].directory + ": " + status.what() +
+        (status.detail() == 0 ? "" : std::string(" (") + std::strerror(status.detail()) + ")") +
+        ". Its blocks on disk are lost at the next start unless it is opened again "
+        "once that is mended");
   }
   {
     const std::lock_guard lock(mutex);
@@ -393,11 +428,16 @@ void DiskGroupFiles::Writer::Run() {
     if (jobs.empty()) return;
     const Job job = std::move(jobs.front());
     jobs.pop_front();
-    if (!job.spec) --drops_queued;
+    const bool is_drop = !job.spec && !job.is_key_erasure && !job.other;
+    if (is_drop) --drops_queued;
     is_busy = true;
     lock.unlock();
     if (job.spec) {
       EndWrite(job, Write(job));
+    } else if (job.is_key_erasure) {
+      EraseKey(job);
+    } else if (job.other) {
+      job.other();
     } else {
       Remove(job);
     }
@@ -430,7 +470,7 @@ void DiskGroupFiles::Keep(uint32_t domain_index, const SpaceGroupSpec& spec) {
     const uint64_t stamp = writer_->keep_count + 1;
     if (!writer_->kept.insert({{domain_index, id}, {.stamp = stamp}}).second) return;
     writer_->keep_count = stamp;
-    writer_->jobs.push_back({domain_index, id, stamp, spec});
+    writer_->jobs.push_back({.domain_index = domain_index, .id = id, .stamp = stamp, .spec = spec});
   }
   writer_->wake.notify_one();
 }
@@ -455,6 +495,48 @@ GroupFiles::State DiskGroupFiles::StateOf(uint32_t domain_index, const GroupId& 
   const auto found = writer_->kept.find({domain_index, id});
   if (found == writer_->kept.end()) return State::kFailed;
   return found->second.is_written ? State::kKept : State::kComing;
+}
+
+bool DiskGroupFiles::IsWhole(uint32_t domain_index, const GroupId& id) const {
+  const GroupKeyFiles* const keys = writer_->options.domains[domain_index].keys;
+  return keys == nullptr || keys->Find(id) != nullptr;
+}
+
+void DiskGroupFiles::DestroyKey(uint32_t domain_index, const GroupId& id) {
+  const Domain& domain = writer_->options.domains[domain_index];
+  if (domain.keys == nullptr) return;
+  domain.keys->Destroy(id);
+  {
+    const std::lock_guard lock(writer_->mutex);
+    const auto found = writer_->kept.find({domain_index, id});
+    Writer::Job job{.domain_index = domain_index, .id = id, .is_key_erasure = true};
+    if (found != writer_->kept.end()) {
+      job.stamp = ++writer_->keep_count;
+      found->second = {.stamp = job.stamp};
+    }
+    writer_->jobs.push_back(std::move(job));
+  }
+  writer_->wake.notify_one();
+}
+
+bool DiskGroupFiles::AreKeysDestroyed(uint32_t domain_index) const {
+  const GroupKeyFiles* const keys = writer_->options.domains[domain_index].keys;
+  return keys == nullptr || !keys->has_erasures_owed();
+}
+
+void DiskGroupFiles::SetRing(uint32_t domain_index, std::shared_ptr<const KeyRing> ring,
+                             std::function<void(const std::vector<std::string>& notes)> done) {
+  GroupKeyFiles* const keys = writer_->options.domains[domain_index].keys;
+  TERRACE_CHECK(keys != nullptr, "a domain encrypts from the start or never");
+  {
+    const std::lock_guard lock(writer_->mutex);
+    writer_->jobs.push_back({.domain_index = domain_index, .other = [=] {
+                               std::vector<std::string> notes;
+                               (void)keys->SetRing(ring, &notes);
+                               done(notes);
+                             }});
+  }
+  writer_->wake.notify_one();
 }
 
 bool DiskGroupFiles::Drain(uint64_t timeout_us) {

@@ -16,7 +16,9 @@
 #include <string_view>
 #include <vector>
 
+#include "daemon/block/keyed_group_files.h"
 #include "daemon/block/seams.h"
+#include "daemon/persist/group_key_files.h"
 #include "terrace/checksum.h"
 #include "terrace/space.h"
 #include "terrace/status.h"
@@ -42,7 +44,7 @@ std::vector<SpaceGroupSpec> LoadGroupFiles(const std::string& directory, const D
 Status WriteGroupFile(const std::string& directory, const SpaceGroupSpec& spec,
                       const DomainSecret& secret);
 
-class DiskGroupFiles final : public GroupFiles {
+class DiskGroupFiles final : public KeyedGroupFiles {
  public:
   static constexpr size_t kDropsQueuedMax = 1024;  // files of more stay until room is needed
 
@@ -51,6 +53,7 @@ class DiskGroupFiles final : public GroupFiles {
     DomainSecret secret{};
     // Also told, on the writing thread, what a file says: nothing once it is dropped. May be empty.
     std::function<void(const GroupId& id, const std::string& content)> also;
+    GroupKeyFiles* keys = nullptr;  // a group is kept with its key; none: nothing is encrypted
   };
   struct Options {
     std::vector<Domain> domains;  // by domain index
@@ -66,6 +69,13 @@ class DiskGroupFiles final : public GroupFiles {
   void Keep(uint32_t domain_index, const SpaceGroupSpec& spec) override;
   void Drop(uint32_t domain_index, const GroupId& id) override;
   State StateOf(uint32_t domain_index, const GroupId& id) const override;
+  bool IsWhole(uint32_t domain_index, const GroupId& id) const override;
+  void DestroyKey(uint32_t domain_index, const GroupId& id) override;
+  bool AreKeysDestroyed(uint32_t domain_index) const override;
+  // The keys of the domain's groups are wrapped anew, under the ring's first key. `done` with what
+  // failed, on the writing thread. REQUIRES: the domain has keys.
+  void SetRing(uint32_t domain_index, std::shared_ptr<const KeyRing> ring,
+               std::function<void(const std::vector<std::string>& notes)> done);
   // Returns when everything kept so far has been tried; false after `timeout_us` without that: a
   // file cannot be written, and the object cannot be destroyed.
   bool Drain(uint64_t timeout_us);

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "daemon/block/keyed_group_files.h"
 #include "terrace/check.h"
 
 namespace terrace {
@@ -23,6 +24,8 @@ Status FilteredEviction::Begin() {
   const bool is_all_of_groups = filter_.idle_us_min == 0 && !filter_.is_dry_run;
   const bool is_about_shared = is_of_shared() || (filter_.is_shared && !has_tier());
   if (!is_all_of_groups || !is_about_shared) return Status::Ok();
+  // All of them goes, from everywhere: with their keys nothing of them can be read any more.
+  if (!has_tier()) DestroyGroupKeys(d_, filter_.group_first, filter_.group_end);
   // Of that nobody knows every block, so it is forgotten as a whole.
   for (uint32_t g = filter_.group_first; g < filter_.group_end; ++g) shared_.Forget(g);
   return Status::Ok();

@@ -18,8 +18,9 @@ Administration::Administration(Parts parts, ConfigSource source)
       hang_ups_(parts_.loop),
       next_look_(parts_.loop),
       serving_(parts_.config, parts_.clock),
-      config_(std::move(source), parts_.config,
-              {.apply = [this] { Apply(); }, .post = parts_.post}) {}
+      config_(
+          std::move(source), parts_.config,
+          {.apply = [this] { Apply(); }, .take_rings = parts_.take_rings, .post = parts_.post}) {}
 
 void Administration::Serve(const Served& served) {
   store_ = &served.store;

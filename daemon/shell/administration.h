@@ -37,6 +37,7 @@ class Administration {
     const Clock& clock;
     // Runs its argument as a turn of the store thread, later. Any thread.
     std::function<void(std::function<void()> work)> post;
+    std::function<void(const KeyRings& rings)> take_rings;  // see LiveConfig::Hooks
   };
   Administration(Parts parts, ConfigSource source);
 

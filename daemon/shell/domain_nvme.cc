@@ -79,21 +79,26 @@ Status DomainNvme::Open(std::string* why) {
     disks_.push_back(std::move(*disk));
   }
   NoteCapacity(options_.nvme.capacity_bytes);
+  if (options_.ring != nullptr) OpenCiphers();
   Catalog::Options catalog;
   catalog.db.directory = DirectoryOn(0) + "/catalog";
   catalog.db.memory_bytes = options_.nvme.catalog_memory_bytes;
   for (size_t i = 0; i < disks_.size(); ++i) catalog.db.slab_directories.push_back(DirectoryOn(i));
   catalog_ = std::make_unique<Catalog>(std::move(catalog));
-  tier_ = std::make_unique<NvmeTier>(NvmeTier::Options{.domain_index = options_.domain_index,
-                                                       .domain_name = options_.domain_name,
-                                                       .secret = options_.secret,
-                                                       .disks = disk_views_,
-                                                       .lost_mounts = std::move(lost_mounts),
-                                                       .shares = options_.shares,
-                                                       .slab_bytes = options_.nvme.slab_bytes,
-                                                       .catalog = catalog_.get(),
-                                                       .now_us = options_.now_us,
-                                                       .random = options_.random});
+  tier_ = std::make_unique<NvmeTier>(
+      NvmeTier::Options{.domain_index = options_.domain_index,
+                        .domain_name = options_.domain_name,
+                        .secret = options_.secret,
+                        .disks = disk_views_,
+                        .lost_mounts = std::move(lost_mounts),
+                        .shares = options_.shares,
+                        .slab_bytes = options_.nvme.slab_bytes,
+                        .encryption = {.keys = keys_.get(),
+                                       .random = KernelRandom,
+                                       .is_plain_served = options_.is_plain_served},
+                        .catalog = catalog_.get(),
+                        .now_us = options_.now_us,
+                        .random = options_.random});
   return Status::Ok();
 }
 
@@ -111,8 +116,20 @@ void DomainNvme::NoteCapacity(uint64_t capacity_bytes) const {
   }
 }
 
+void DomainNvme::OpenCiphers() {
+  keys_ = std::make_unique<GroupKeyFiles>(
+      GroupKeyFiles::Options{.directory = DirectoryOn(0) + "/keys", .ring = options_.ring});
+  cipher_pool_ = std::make_unique<CipherPool>(CipherPool::Options{.post = options_.post});
+  for (Disk*& view : disk_views_) {
+    cipher_disks_.push_back(
+        std::make_unique<CipherDisk>(*view, CipherDisk::Options{.pool = cipher_pool_.get()}));
+    view = cipher_disks_.back().get();
+  }
+}
+
 RecoverySummary DomainNvme::Restore(Store& store) {
   RecoverySummary summary;
+  if (keys_ != nullptr) keys_->Load(&summary.notes);
   RecoveryOptions recovery{.domain_index = options_.domain_index,
                            .secret = options_.secret,
                            .groups_directory = groups_directory(),
@@ -140,6 +157,8 @@ RecoverySummary DomainNvme::Restore(Store& store) {
        {"copies_dropped", summary.restored.copies_dropped},
        {"entries_corrupt", summary.counts.entries_corrupt},
        {"entries_left", summary.counts.entries_left},
+       {"entries_locked", summary.counts.entries_locked},
+       {"entries_plain", summary.counts.entries_plain},
        {"took_ms", summary.duration_us / kUsPerMs}});
   tier_->SetListener(&store.events());
   StartFromLearned(store.restoration());
@@ -215,8 +234,43 @@ void DomainNvme::Close(const Restoration& restoration) {
 
 bool DomainNvme::EndThreads() { return catalog_->Abandon(kCatalogEndUs); }
 
-void DomainNvme::KeepGroup(const GroupId& id, const std::string& content) {
-  catalog_->KeepGroup(id, content);
+DiskGroupFiles::Domain DomainNvme::group_files() {
+  return {.directory = groups_directory(),
+          .secret = options_.secret,
+          // A copy for the catalog; of no content: none any more.
+          .also = [this](const GroupId& id,
+                         const std::string& content) { catalog_->KeepGroup(id, content); },
+          .keys = keys_.get()};
+}
+
+void DomainNvme::SetRing(const std::shared_ptr<const KeyRing>& ring, DiskGroupFiles& files) {
+  const auto done = [name = options_.domain_name, ring,
+                     keys = keys_.get()](const std::vector<std::string>& notes) {
+    for (const std::string& note : notes) {
+      Log(LogLevel::kError, "encryption keys", {{"domain", name}, {"why", note}});
+    }
+    const GroupKeyFiles::Counts counts = keys->counts();
+    Log(LogLevel::kInfo, "keys of groups are wrapped",
+        {{"domain", name},
+         {"keys", ring->Describe()},
+         {"groups", counts.usable},
+         {"failed", notes.size()},
+         {"locked", counts.locked}});
+  };
+  files.SetRing(options_.domain_index, ring, done);
+}
+
+void RestoreGroups(Store& store, uint32_t domain_index, const std::string& directory,
+                   const DomainSecret& secret) {
+  RecoverySummary summary;
+  (void)RestoreDomain({.domain_index = domain_index,
+                       .secret = secret,
+                       .groups_directory = directory,
+                       .restoration = &store.restoration()},
+                      &summary);
+  for (const std::string& note : summary.notes) {
+    Log(LogLevel::kWarn, "group files", {{"directory", directory}, {"why", note}});
+  }
 }
 
 }  // namespace terrace

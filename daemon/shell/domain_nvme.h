@@ -13,9 +13,13 @@
 
 #include "daemon/config/config.h"
 #include "daemon/persist/catalog.h"
+#include "daemon/persist/group_files.h"
+#include "daemon/persist/group_key_files.h"
 #include "daemon/shell/recovery.h"
 #include "daemon/store/store.h"
 #include "terrace/checksum.h"
+#include "tiers/crypto/cipher_disk.h"
+#include "tiers/crypto/key_ring.h"
 #include "tiers/disk/file_disk.h"
 #include "tiers/nvme/nvme_tier.h"
 
@@ -30,6 +34,8 @@ class DomainNvme {
     NvmeConfig nvme;
     TierShares* shares = nullptr;  // over all domains; outlive it
     std::string state_dir;
+    std::shared_ptr<const KeyRing> ring;  // none: nothing is encrypted
+    bool is_plain_served = false;         // with a ring: blocks that are not encrypted
     // Runs its argument as a turn of the store thread, later. Any thread.
     std::function<void(std::function<void()>)> post;
     std::function<uint64_t()> now_us;
@@ -57,6 +63,12 @@ class DomainNvme {
   // destroyed then.
   bool EndThreads();
 
+  // Of the domain's groups; null: nothing is encrypted.
+  GroupKeyFiles* keys() { return keys_.get(); }
+  // They are wrapped anew by the thread of the files. REQUIRES: keys().
+  void SetRing(const std::shared_ptr<const KeyRing>& ring, DiskGroupFiles& files);
+  // How the files of the domain's groups are kept.
+  DiskGroupFiles::Domain group_files();
   NvmeTier& tier() { return *tier_; }
   const std::vector<Disk*>& disks() const { return disk_views_; }
   const Catalog& catalog() const { return *catalog_; }
@@ -66,11 +78,10 @@ class DomainNvme {
   const DomainSecret& secret() const { return options_.secret; }
   // One a path.
   std::vector<std::string> slab_directories() const;
-  // A copy for the catalog; of no content: none any more. Any thread.
-  void KeepGroup(const GroupId& id, const std::string& content);
 
  private:
   std::string DirectoryOn(size_t path) const;
+  void OpenCiphers();
   void StartCatalog();
   void StartFromLearned(Restoration& restoration);
   void WriteLearned(const Restoration& restoration);
@@ -78,10 +89,17 @@ class DomainNvme {
 
   const Options options_;
   std::vector<std::unique_ptr<Disk>> disks_;
+  std::unique_ptr<GroupKeyFiles> keys_;
+  std::unique_ptr<CipherPool> cipher_pool_;
+  std::vector<std::unique_ptr<CipherDisk>> cipher_disks_;
   std::vector<Disk*> disk_views_;
   uint64_t learned_kept_us_ = 0;
   std::unique_ptr<Catalog> catalog_;
   std::unique_ptr<NvmeTier> tier_;
 };
+
+// What the disks would have restored, where there are none: groups alone.
+void RestoreGroups(Store& store, uint32_t domain_index, const std::string& directory,
+                   const DomainSecret& secret);
 
 }  // namespace terrace

@@ -88,6 +88,7 @@ Status DomainRedis::Open(std::string* why) {
                       .command_us = config.command_timeout_ms * kUsPerMs,
                       .bytes_per_second = config.bytes_per_second_min};
   options.prefix = config.prefix;
+  options.ring = options_.ring;
   options.ttl_ms = config.ttl_s * uint64_t{1000};
   options.connections = config.connections;
   options.bytes_max = config.in_flight_bytes_max;
@@ -147,6 +148,7 @@ SharedUse DomainRedis::use(TierShares* shares) const {
 }
 
 Status OpenRedis(const DaemonConfig& config, const std::vector<DomainSecret>& secrets,
+                 const std::vector<std::shared_ptr<const KeyRing>>& rings,
                  const std::function<void(std::function<void()>)>& post,
                  const std::function<uint64_t()>& unix_seconds,
                  std::vector<std::unique_ptr<DomainRedis>>* domains, std::string* why) {
@@ -158,6 +160,7 @@ Status OpenRedis(const DaemonConfig& config, const std::vector<DomainSecret>& se
                              .secret = secrets[i],
                              .redis = config.redis,
                              .generations_path = GenerationsPath(config, i, secrets[i]),
+                             .ring = rings[i],
                              .post = post,
                              .unix_seconds = unix_seconds});
     TERRACE_RETURN_IF_ERROR(domain->Open(why));
@@ -199,6 +202,19 @@ void DomainRedis::LogHealth() {
                         : "the server, the network, or IPAddressAllow= of the unit"}});
   }
   LogOwed(stats);
+  LogLocked();
+}
+
+void DomainRedis::LogLocked() {
+  const uint64_t locked = tier_->fetches_locked();
+  if (locked == locked_told_) return;
+  Log(LogLevel::kWarn,
+      "redis has blocks that are encrypted under a key which is not here: they are misses, and "
+      "stay for hosts that have it",
+      {{"domain", options_.domain_name},
+       {"blocks", locked - locked_told_},
+       {"remedy", "put that host's key into encryption_keys_file, and reload"}});
+  locked_told_ = locked;
 }
 
 void DomainRedis::LogOwed(const SharedTierStats& stats) {

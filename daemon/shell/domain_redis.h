@@ -32,7 +32,8 @@ class DomainRedis final : public SharedTierListener {
     std::string domain_name;
     DomainSecret secret{};
     RedisConfig redis;
-    std::string generations_path;  // see KeptGenerations
+    std::string generations_path;         // see KeptGenerations
+    std::shared_ptr<const KeyRing> ring;  // none: blocks are stored as they are
     // Runs its argument as a turn of the store thread, later. Any thread.
     std::function<void(std::function<void()>)> post;
     std::function<uint64_t()> unix_seconds;  // any thread
@@ -42,6 +43,8 @@ class DomainRedis final : public SharedTierListener {
   Status Open(std::string* why);
   // Who is told of answers; before the first request.
   void Serve(SharedTierListener& listener) { listener_ = &listener; }
+  // REQUIRES: Options::ring.
+  void SetRing(std::shared_ptr<const KeyRing> ring) { tier_->SetRing(std::move(ring)); }
   // No memory is touched any more.
   void Stop();
   // Says in the log when servers go and come back. Now and then.
@@ -60,18 +63,21 @@ class DomainRedis final : public SharedTierListener {
   // Generations that the predecessor had forgotten.
   void LoadGenerations(RedisTier::Options* options);
   void LogOwed(const SharedTierStats& stats);
+  void LogLocked();
 
   const Options options_;
   std::unique_ptr<RedisTier> tier_;
   SharedTierListener* listener_ = nullptr;
   std::unique_ptr<KeptGenerations> generations_;  // ends before the tier: it tells it
   uint64_t owed_told_ = 0;
+  uint64_t locked_told_ = 0;
   enum class Told : uint8_t { kNothing, kReady, kAway };
   Told told_ = Told::kNothing;
 };
 
 // One a domain, or none if the configuration names no server.
 Status OpenRedis(const DaemonConfig& config, const std::vector<DomainSecret>& secrets,
+                 const std::vector<std::shared_ptr<const KeyRing>>& rings,
                  const std::function<void(std::function<void()>)>& post,
                  const std::function<uint64_t()>& unix_seconds,
                  std::vector<std::unique_ptr<DomainRedis>>* domains, std::string* why);

@@ -9,6 +9,7 @@
 
 #include "daemon/config/config_text.h"
 #include "daemon/shell/domain_redis.h"
+#include "daemon/socket/domain.h"
 
 namespace terrace {
 namespace {
@@ -95,6 +96,17 @@ Error LoadConfig(const ConfigSource& source, DaemonConfig* config) {
   std::string why;
   const Status redis = CheckRedis(config->redis, &why);
   if (!redis.ok()) return {redis, std::move(why)};
+  KeyRings unused;
+  return LoadKeyRings(*config, &unused);
+}
+
+Error LoadKeyRings(const DaemonConfig& config, KeyRings* rings) {
+  rings->assign(config.domains.size(), nullptr);
+  for (size_t i = 0; i < config.domains.size(); ++i) {
+    std::string why;
+    const Status status = LoadKeyRing(config.domains[i], &(*rings)[i], &why);
+    if (!status.ok()) return {status, std::move(why)};
+  }
   return {};
 }
 
@@ -244,15 +256,21 @@ void LiveConfig::ReadForAll() {
   is_reading_ = true;
   auto source = std::make_shared<ConfigSource>(source_);
   const auto asked = std::make_shared<const std::vector<Done>>(std::exchange(awaiting_, {}));
-  const auto read = [this, source, asked] {
+  // Where keys are needs a restart: what is read again is of the paths in effect.
+  DaemonConfig running;
+  running.domains = config_.domains;
+  const auto read = [this, source, asked, running = std::move(running)] {
     DaemonConfig whole;
     std::string why;
     const Status text = ReadConfigText(source->path, &source->text, &why);
-    const Error error = text.ok() ? LoadConfig(*source, &whole) : Error(text, std::move(why));
-    hooks_.post([this, asked, error, source] {
+    Error error = text.ok() ? LoadConfig(*source, &whole) : Error(text, std::move(why));
+    KeyRings rings;
+    if (error.ok()) error = LoadKeyRings(running, &rings);
+    hooks_.post([this, asked, error, source, rings = std::move(rings)] {
       is_reading_ = false;
       std::string document;
       const Error taken = error.ok() ? Reload(*source, &document) : error;
+      if (taken.ok() && hooks_.take_rings) hooks_.take_rings(rings);
       for (const Done& done : *asked) done(taken, document);
       if (!awaiting_.empty()) ReadForAll();
     });

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <string_view>
@@ -20,6 +21,7 @@
 #include "daemon/config/config_resolve.h"
 #include "terrace/error.h"
 #include "terrace/protocol_admin.h"
+#include "tiers/crypto/key_ring.h"
 
 namespace terrace {
 
@@ -31,6 +33,10 @@ struct ConfigSource {
   ConfigEnvironment environment;
 };
 
+// By domain; null: it encrypts nothing.
+using KeyRings = std::vector<std::shared_ptr<const KeyRing>>;
+Error LoadKeyRings(const DaemonConfig& config, KeyRings* rings);
+
 // Reads the source's text; `*config` is resolved. The sentence names line, key and remedy.
 Error LoadConfig(const ConfigSource& source, DaemonConfig* config);
 
@@ -39,6 +45,9 @@ class LiveConfig {
   struct Hooks {
     // The live keys of the configuration in effect have changed.
     std::function<void()> apply;
+    // The file was reloaded, and so were the keys that it names; by domain, null: none. May be
+    // empty.
+    std::function<void(const KeyRings& rings)> take_rings;
     // Runs its argument as a turn of the store thread, later. Any thread.
     std::function<void(std::function<void()> work)> post;
   };

@@ -68,6 +68,7 @@ struct Shell::State {
   Status CheckMemory(std::string* why);
   Status OpenListeners(std::string* why);
   Status LoadSecrets(std::string* why);
+  void TakeRings(const KeyRings& now);
   Status CreateArenas(std::string* why);
   Status OpenNvme(std::string* why);
   Status OpenKvEvents(std::string* why);
@@ -76,7 +77,6 @@ struct Shell::State {
   void OpenTransport();
   void BuildCore();
   void RestoreNvme();
-  void RestoreGroups(uint32_t domain_index);
   void AdoptArenas();
   std::string GroupsDirectory(uint32_t domain_index) const;
   StoreOptions MakeStoreOptions();
@@ -112,6 +112,7 @@ struct Shell::State {
   SystemRandom random;
   ProcessMetrics metrics;
   std::vector<DomainSecret> secrets;
+  KeyRings rings;  // by domain
   std::vector<Listener> listeners;
   std::map<std::string, int> stored_fds;  // systemd's, until the FdStore has them
   std::vector<std::unique_ptr<DomainArena>> arenas;
@@ -168,7 +169,7 @@ Status Shell::Start(std::string* why) {
   TERRACE_RETURN_IF_ERROR(state.OpenNvme(why));
   TERRACE_RETURN_IF_ERROR(state.OpenKvEvents(why));
   TERRACE_RETURN_IF_ERROR(OpenRedis(
-      state.config, state.secrets, state.PostTurns("redis"),
+      state.config, state.secrets, state.rings, state.PostTurns("redis"),
       [&state] { return state.clock.UnixSeconds(); }, &state.redis, why));
   TERRACE_RETURN_IF_ERROR(OpenDevices(
       state.config, state.arenas, [&state] { return state.clock.NowUs(); }, &state.devices, why));
@@ -238,12 +239,23 @@ Status Shell::State::LoadSecrets(std::string* why) {
     DomainSecret secret;
     TERRACE_RETURN_IF_ERROR(LoadDomainSecret(domain, &secret, why));
     secrets.push_back(secret);
+    std::shared_ptr<const KeyRing> ring;
+    TERRACE_RETURN_IF_ERROR(LoadKeyRing(domain, &ring, why));
+    rings.push_back(ring);
     Log(LogLevel::kInfo, "domain",
         {{"domain", domain.name},
          {"socket", domain.socket_path},
-         {"secret_fingerprint", DomainSecretFingerprint(secret)}});
+         {"secret_fingerprint", DomainSecretFingerprint(secret)},
+         {"encryption_keys", ring == nullptr ? "none" : ring->Describe()}});
   }
   return Status::Ok();
+}
+
+void Shell::State::TakeRings(const KeyRings& now) {
+  for (size_t i = 0; i < now.size(); ++i) {
+    if (now[i] != nullptr && !redis.empty()) redis[i]->SetRing(now[i]);
+    if (now[i] != nullptr && !nvme.empty()) nvme[i]->SetRing(now[i], *group_files);
+  }
 }
 
 Status Shell::State::CreateArenas(std::string* why) {
@@ -313,6 +325,8 @@ Status Shell::State::OpenNvme(std::string* why) {
     options.nvme = config.nvme;
     options.shares = quotas->nvme();
     options.state_dir = config.state_dir;
+    options.ring = rings[i];
+    options.is_plain_served = config.domains[i].encryption_plain_blocks == PlainBlocks::kServe;
     options.post = PostTurns("disk");
     options.now_us = [this] { return clock.NowUs(); };
     options.random = [this] { return random.Next(); };
@@ -349,12 +363,8 @@ void Shell::State::OpenGroupFiles() {
     post([this, domain_index] { store->events().OnGroupFilesChanged(domain_index); });
   };
   for (uint32_t i = 0; i < config.domains.size(); ++i) {
-    options.domains.push_back({.directory = GroupsDirectory(i), .secret = secrets[i]});
-    if (nvme.empty()) continue;
-    options.domains.back().also = [domain = nvme[i].get()](const GroupId& id,
-                                                           const std::string& content) {
-      domain->KeepGroup(id, content);
-    };
+    if (!nvme.empty()) options.domains.push_back(nvme[i]->group_files());
+    if (nvme.empty()) options.domains.push_back({GroupsDirectory(i), secrets[i]});
   }
   group_files = std::make_unique<DiskGroupFiles>(std::move(options));
 }
@@ -364,25 +374,12 @@ void Shell::State::RestoreNvme() {
   for (const std::unique_ptr<DomainNvme>& domain : nvme) domain->Restore(*store);
 }
 
-// As the disks would have: blocks are found from the first request on.
-void Shell::State::RestoreGroups(uint32_t domain_index) {
-  RecoverySummary summary;
-  (void)RestoreDomain({.domain_index = domain_index,
-                       .secret = secrets[domain_index],
-                       .groups_directory = GroupsDirectory(domain_index),
-                       .restoration = &store->restoration()},
-                      &summary);
-  for (const std::string& note : summary.notes) {
-    Log(LogLevel::kWarn, "group files",
-        {{"domain", config.domains[domain_index].name}, {"why", note}});
-  }
-}
-
 // After the disks: a block that is there, too, is one block with two copies.
 void Shell::State::AdoptArenas() {
   for (uint32_t i = 0; i < config.domains.size(); ++i) {
     if (!inheritance->is_adopted(i)) continue;
-    if (nvme.empty()) RestoreGroups(i);
+    // As the disks would have: blocks are found from the first request on.
+    if (nvme.empty()) RestoreGroups(*store, i, GroupsDirectory(i), secrets[i]);
     const uint64_t began_us = clock.NowUs();
     const std::vector<SessionId> left = inheritance->SessionsOf(i);
     const AdoptSummary summary = store->restoration().AdoptSlots(i, left);
@@ -472,8 +469,11 @@ void Shell::State::BuildCore() {
   metrics.started_us = clock.NowUs();
   metrics.started_unix_s = clock.UnixSeconds();
   administration.emplace(
-      Administration::Parts{
-          .loop = loop, .config = config, .clock = clock, .post = PostTurns("administration")},
+      Administration::Parts{.loop = loop,
+                            .config = config,
+                            .clock = clock,
+                            .post = PostTurns("administration"),
+                            .take_rings = [this](const KeyRings& now) { TakeRings(now); }},
       std::move(config_source));
   OpenTransport();
   sessions = std::make_unique<SessionTable>(

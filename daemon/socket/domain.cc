@@ -45,6 +45,19 @@ Status LoadDomainSecret(const DomainConfig& config, DomainSecret* secret, std::s
   return read;
 }
 
+Status LoadKeyRing(const DomainConfig& config, std::shared_ptr<const KeyRing>* ring,
+                   std::string* why) {
+  ring->reset();
+  if (config.encryption_keys_file.empty()) return Status::Ok();
+  Result<std::shared_ptr<const KeyRing>> read = ReadKeyRingFile(config.encryption_keys_file, why);
+  if (!read.ok()) {
+    *why = "domain " + config.name + ": " + *why;
+    return read.status();
+  }
+  *ring = std::move(*read);
+  return Status::Ok();
+}
+
 Status AuthorisePeer(const DomainConfig& config, const PeerCredentials& peer, std::string* why) {
   const Status refused(StatusCode::kInvalid, "the peer may not use this domain");
   if (peer.uid == kOverflowUid) {

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "daemon/config/config.h"
 #include "terrace/checksum.h"
 #include "terrace/status.h"
+#include "tiers/crypto/key_ring.h"
 
 namespace terrace {
 
@@ -21,6 +23,10 @@ struct PeerCredentials {
   uint32_t pid = 0;  // 0: not visible from here
 };
 
+// Reads the keys that encrypt what the domain keeps on drives and Redis; null: none are configured.
+// Answers as LoadDomainSecret.
+Status LoadKeyRing(const DomainConfig& config, std::shared_ptr<const KeyRing>* ring,
+                   std::string* why);
 // Reads the domain's secret. The secret of a domain without a configured file is drawn on first
 // use, with the directory it lives in. kIo, kInvalid or kNotFound with `*why`.
 Status LoadDomainSecret(const DomainConfig& config, DomainSecret* secret, std::string* why);

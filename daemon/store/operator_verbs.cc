@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "daemon/block/keyed_group_files.h"
 #include "daemon/rule/named_pins.h"
 #include "daemon/store/store_rooms.h"
 #include "terrace/check.h"
@@ -404,7 +405,10 @@ Status ResetOperation::Erase() {
   // Not an eviction: what is leased leaves the index, too, and its slots fall with the lease.
   const GroupRange groups = GroupsOf(caller, group_index_);
   uint32_t budget = protocol::kBlocksPerTurnMax;
-  if (!std::exchange(is_begun_, true)) ForgetShared(caller, groups);
+  if (!std::exchange(is_begun_, true)) {
+    DestroyGroupKeys(caller.domain(), groups.first, groups.end);
+    ForgetShared(caller, groups);
+  }
   for (uint32_t g = groups.first; g < groups.end && budget > 0; ++g) {
     BlockId root;
     while (budget > 0 && (root = caller.domain().index.first_root(g)) != kBlockNone) {

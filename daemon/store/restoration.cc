@@ -3,6 +3,7 @@
 #include <array>
 #include <utility>
 
+#include "daemon/block/keyed_group_files.h"
 #include "daemon/store/group_places.h"
 #include "daemon/store/store_rooms.h"
 #include "terrace/check.h"
@@ -37,7 +38,8 @@ Status Restoration::RestoreGroup(uint32_t domain_index, const SpaceGroupSpec& sp
   uint32_t place = kAllGroups;
   const Error added = AddGroup(domain, spec, kAllGroups, &place);
   if (!added.ok()) return added.status();
-  domain.groups[place]->has_file = true;
+  const KeyedGroupFiles* const files = KeyedFilesOf(domain.limits.group_files);
+  domain.groups[place]->has_file = files == nullptr || files->IsWhole(domain_index, spec.Id());
   store_.segments.Step();
   return Status::Ok();
 }

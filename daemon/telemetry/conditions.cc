@@ -76,9 +76,10 @@ void AddTier(const DomainFigures::LowerTierStats& tier, Troubles* troubles) {
     Add(Condition::kSlabsLeftAlone,
         std::to_string(tier.stats.left_alone_bytes) + " bytes of the " + name +
             " tier's files were left alone at the start, and count against its capacity: they are "
-            "damaged, or under another secret (the log's lines 'nvme note' name them). With the "
-            "right secret_file a restart finds their blocks again; what nobody needs may be "
-            "removed while terraced is stopped",
+            "damaged, under another secret, or encrypted under keys that are not here (the log's "
+            "lines 'nvme note' name them). With the right secret_file and encryption_keys_file a "
+            "restart finds their blocks again; what nobody needs may be removed while terraced is "
+            "stopped",
         troubles);
   }
   if (const ShareStats& share = tier.stats.share; share.above_bytes > 0) {

@@ -3,10 +3,11 @@
 //
 //   disk_bench --directory DIR --op write|read [--tier] [--engine auto|uring|threads]
 //              [--block-kib 1024] [--depth 32] [--file-mib 1024] [--total-mib 2048]
-//              [--memory-file PATH] [--unregistered]
+//              [--memory-file PATH] [--unregistered] [--encrypted]
 //
 // Without --tier a Disk and one file; with it an NvmeTier and one slab: every write takes a slot
-// that was freed, so that its entry is written twice, and ends when the block is persisted.
+// that was freed, so that its entry is written twice, and ends when the block is persisted. With
+// --encrypted too, which wants a directory of its own, its payloads are encrypted.
 // The file is made, written once and kept, so that fio can be run on the same one. So is the memory
 // with --memory-file: how far its pages lie apart decides what a transfer costs.
 //
@@ -31,8 +32,10 @@
 #include <string>
 #include <vector>
 
+#include "sim/group_keys.h"
 #include "terrace/check.h"
 #include "terrace/units.h"
+#include "tiers/crypto/cipher_disk.h"
 #include "tiers/disk/file_disk.h"
 #include "tiers/nvme/nvme_tier.h"
 
@@ -54,6 +57,7 @@ struct Arguments {
   uint64_t total_mib = 2048;
   bool is_tier = false;
   bool is_unregistered = false;
+  bool is_encrypted = false;
 };
 
 uint64_t NowUs() {
@@ -288,6 +292,7 @@ class TierBench final : public Bench, public TierListener {
   using Bench::Bench;
   ~TierBench() override {
     tier_.reset();
+    cipher_.reset();
     disk_.reset();
   }
   void Prepare() override;
@@ -306,6 +311,9 @@ class TierBench final : public Bench, public TierListener {
                    uint32_t member) override;
   void OnRoom(uint32_t /*domain_index*/) override { LanesMayGoOn(); }
 
+  sim::SimGroupKeys keys_;
+  std::unique_ptr<CipherPool> pool_;
+  std::unique_ptr<CipherDisk> cipher_;
   std::unique_ptr<NvmeTier> tier_;
   SlabGeometry geometry_;
   std::deque<Extent> blocks_;    // oldest first
@@ -317,13 +325,22 @@ class TierBench final : public Bench, public TierListener {
 
 void TierBench::Prepare() {
   writing_.resize(arguments_.depth);
+  PayloadEncryption encryption;
+  if (arguments_.is_encrypted) {
+    pool_ = std::make_unique<CipherPool>(
+        CipherPool::Options{.post = [this](auto call) { asio::post(loop_, std::move(call)); }});
+    cipher_ = std::make_unique<CipherDisk>(*disk_, CipherDisk::Options{.pool = pool_.get()});
+    encryption = keys_.encryption();
+    encryption.random = KernelRandom;
+  }
   DomainSecret secret{};
   tier_ = std::make_unique<NvmeTier>(
       NvmeTier::Options{.domain_name = "bench",
                         .secret = secret,
-                        .disks = {disk_.get()},
+                        .disks = {cipher_ ? static_cast<Disk*>(cipher_.get()) : disk_.get()},
                         .capacity_bytes = arguments_.file_mib * kMiB,
                         .slab_bytes = arguments_.file_mib * kMiB,
+                        .encryption = encryption,
                         .now_us = NowUs,
                         .random = [this] { return random_() ^ NowUs(); }});
   tier_->SetListener(this);
@@ -409,6 +426,7 @@ int Main(int argc, char** argv) {
   app.add_option("--total-mib", arguments.total_mib)->check(CLI::Range(1, 1 << 20));
   app.add_flag("--tier", arguments.is_tier);
   app.add_flag("--unregistered", arguments.is_unregistered);
+  app.add_flag("--encrypted", arguments.is_encrypted, "with --tier");
   CLI11_PARSE(app, argc, argv);
   std::unique_ptr<Bench> bench;
   if (arguments.is_tier) {

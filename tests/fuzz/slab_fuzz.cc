@@ -3,6 +3,7 @@
 // as docs/DISK_FORMAT.md says, not by the code under test.
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "fuzz/fuzz.h"
 #include "terrace/space.h"
@@ -126,13 +127,15 @@ void TryEntry(Choices& choices, size_t input_bytes) {
   JudgeEntry(geometry.value(), slot, bytes);
 }
 
-Seed EntrySeed(const std::string& name, uint32_t part_count, SlabEntryState state) {
+Seed EntrySeed(const std::string& name, uint32_t part_count, SlabEntryState state,
+               const std::optional<SlabSeal>& seal = {}) {
   constexpr uint32_t kSlot = 5;
   const auto geometry = SlabGeometry::Of({64 * kKiB, part_count}, 4 * kMiB).value();
   SlabEntry entry;
   entry.state = state;
   entry.slot = kSlot;
   entry.generation = 7;
+  entry.seal = seal;
   if (state == SlabEntryState::kUsed) {
     entry.is_pinned = true;
     entry.member = 3;
@@ -171,6 +174,8 @@ std::vector<Seed> Seeds() {
           SuperblockSeed("superblock_of_one_slot", {4096, kPartsPerSpaceMax}, 128 * kKiB),
           EntrySeed("entry_used", 2, SlabEntryState::kUsed),
           EntrySeed("entry_of_40_parts", 40, SlabEntryState::kUsed),
+          EntrySeed("entry_encrypted", 2, SlabEntryState::kUsed,
+                    SlabSeal{{.salt = {std::byte{1}}, .tag = {std::byte{2}}}, 3}),
           EntrySeed("entry_free", 2, SlabEntryState::kFree),
           EntrySeed("entry_quarantined", 2, SlabEntryState::kQuarantined),
           {"entry_unwritten", Bytes(3 + 288)}};

@@ -61,6 +61,8 @@ TARGETS = {
     "hot_file": (["tools/terrace/content/hot_file.cc"], 8192),
     "http": (["daemon/metrics/http_request.cc", "daemon/metrics/http_server.cc:OnRead|Send|Write"],
              4096),
+    "keys": (["tiers/crypto/key_ring.cc:ParseKeyRing|ParseHex|IsOneByte",
+              "tiers/crypto/group_key.cc:Unwrap|WrappedUnder|IsRecordOf"], 4096),
     "kv_replay": (["daemon/events/kv_event_replay.cc"], 1024),
     "learned": (["daemon/policy/eviction/hazard_model.cc:Learned|StartFrom|RefreshLevel|Rates"],
                 512),

@@ -9,7 +9,9 @@
 
 #include "daemon/block/seams.h"
 #include "daemon/store/store.h"
+#include "sim/group_keys.h"
 #include "sim/sim_disk.h"
+#include "tiers/crypto/cipher_disk.h"
 #include "tiers/nvme/nvme_tier.h"
 
 namespace terrace::sim {
@@ -24,11 +26,13 @@ class Drive {
     uint64_t seed = 1;
     uint32_t fault_rate_ppm = 0;  // of every fault a drive has
     const Clock* clock = nullptr;
+    bool is_encrypted = false;
   };
   static constexpr uint64_t kSlabBytes = 512 * kKiB;
 
   // `shares` are of all domains' drives together, and outlive the daemon.
-  Drive(const Options& options, TierShares& shares) : options_(options), random_(options.seed) {
+  Drive(const Options& options, TierShares& shares)
+      : options_(options), random_(options.seed), keys_(options.seed) {
     Begin(shares);
   }
 
@@ -59,23 +63,28 @@ class Drive {
   // Another daemon. REQUIRES: nobody uses the last one's tier any more.
   void Begin(TierShares& shares) {
     tier_.reset();
+    cipher_.reset();
     disk_ = std::make_unique<SimDisk>(
         medium_,
         SimDisk::Options{.seed = random_(), .queue_max = 16, .start_us = options_.clock->NowUs()});
     for (size_t fault = 0; fault < kDiskFaultCount; ++fault) {
       disk_->SetRate(static_cast<DiskFault>(fault), options_.fault_rate_ppm);
     }
-    tier_ = std::make_unique<NvmeTier>(
-        NvmeTier::Options{.domain_index = options_.domain_index,
-                          .domain_name = "domain" + std::to_string(options_.domain_index),
-                          .secret = options_.secret,
-                          .disks = {disk_.get()},
-                          .shares = &shares,
-                          .slab_bytes = kSlabBytes,
-                          .now_us = [this] { return options_.clock->NowUs(); },
-                          .random = [this] { return random_(); },
-                          .stuck_us = 3'000'000,
-                          .probe_interval_us = 500'000});
+    if (options_.is_encrypted) {
+      cipher_ = std::make_unique<CipherDisk>(*disk_, CipherDisk::Options{});
+    }
+    tier_ = std::make_unique<NvmeTier>(NvmeTier::Options{
+        .domain_index = options_.domain_index,
+        .domain_name = "domain" + std::to_string(options_.domain_index),
+        .secret = options_.secret,
+        .disks = {cipher_ ? static_cast<Disk*>(cipher_.get()) : disk_.get()},
+        .shares = &shares,
+        .slab_bytes = kSlabBytes,
+        .encryption = options_.is_encrypted ? keys_.encryption() : PayloadEncryption{},
+        .now_us = [this] { return options_.clock->NowUs(); },
+        .random = [this] { return random_(); },
+        .stuck_us = 3'000'000,
+        .probe_interval_us = 500'000});
   }
   void Heal() {
     disk_->HealAll();
@@ -86,7 +95,9 @@ class Drive {
   const Options options_;
   std::mt19937_64 random_;
   SimMedium medium_;
+  SimGroupKeys keys_;  // outlive daemons, as their files do
   std::unique_ptr<SimDisk> disk_;
+  std::unique_ptr<CipherDisk> cipher_;
   std::unique_ptr<NvmeTier> tier_;
 };
 

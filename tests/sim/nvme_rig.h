@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "sim/sim_disk.h"
+#include "tiers/crypto/cipher_disk.h"
 #include "tiers/nvme/nvme_tier.h"
 
 namespace terrace::sim {
@@ -31,6 +32,9 @@ class NvmeRig {
       options.disk.seed = random_();
       disks_.push_back(std::make_unique<SimDisk>(*medium, options.disk));
       options.tier.disks.push_back(disks_.back().get());
+      if (!options.tier.encryption.is_on()) continue;
+      ciphers_.push_back(std::make_unique<CipherDisk>(*disks_.back(), CipherDisk::Options{}));
+      options.tier.disks.back() = ciphers_.back().get();
     }
     options.tier.now_us = [this] { return now_us_; };
     options.tier.random = [this] { return random_(); };
@@ -95,6 +99,7 @@ class NvmeRig {
   std::mt19937_64 random_;
   uint64_t now_us_ = 1'000'000;
   std::vector<std::unique_ptr<SimDisk>> disks_;
+  std::vector<std::unique_ptr<CipherDisk>> ciphers_;
   std::vector<std::string> notes_;
   std::unique_ptr<NvmeTier> tier_;
 };

@@ -122,7 +122,8 @@ void World::MakeDomains() {
                                                  .secret = secrets_[d],
                                                  .seed = random_.Next(),
                                                  .fault_rate_ppm = options_.drive_fault_rate_ppm,
-                                                 .clock = &clock_},
+                                                 .clock = &clock_,
+                                                 .is_encrypted = options_.has_encrypted_drives},
                                   *shares_);
     }
     if (options_.below != WorldOptions::Below::kMemory) continue;

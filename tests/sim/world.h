@@ -39,6 +39,7 @@ struct WorldOptions {
   Ending ending = Ending::kKill;      // of daemons above drives
   uint32_t drive_fault_rate_ppm = 0;  // > 0: drives may lose what they hold
   bool resizes_drives = false;        // their capacity goes down and up
+  bool has_encrypted_drives = false;
   // DRAM outlives a killed daemon. Its clients go on as ghosts of their sessions, which may still
   // touch what it gave them, and as clients of the next one.
   bool keeps_dram = false;

@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,6 +23,8 @@
 #include "terrace/status.h"
 
 namespace terrace {
+
+struct PayloadCipher;  // tiers/crypto/group_key.h
 
 using DiskFile = uint32_t;  // number of an open file of this disk
 inline constexpr DiskFile kDiskFileNone = 0xFFFFFFFF;
@@ -41,10 +44,11 @@ struct DiskRequest {
   DiskOp op = DiskOp::kRead;
   DiskFile file = kDiskFileNone;  // kCreate: a number from NewFile()
   uint64_t offset_bytes = 0;
-  uint64_t length_bytes = 0;        // kCreate only
-  std::span<std::byte> into;        // kRead
-  std::span<const std::byte> from;  // kWrite, kWriteTable, kCreate
-  std::string name;                 // kCreate: relative to the disk's directory
+  uint64_t length_bytes = 0;              // kCreate only
+  std::span<std::byte> into;              // kRead
+  std::span<const std::byte> from;        // kWrite, kWriteTable, kCreate
+  std::string name;                       // kCreate: relative to the disk's directory
+  std::shared_ptr<PayloadCipher> cipher;  // kRead, kWrite: a CipherDisk's; none: bytes as they are
 };
 
 class DiskListener {

@@ -6,6 +6,15 @@
 #include "terrace/check.h"
 
 namespace terrace {
+namespace {
+
+std::optional<SlabSeal> SealOf(const NvmeSlab& slab, uint32_t slot) {
+  if (!slab.is_encrypted(slot)) return std::nullopt;
+  const PayloadCipher& cipher = slab.ciphers[slot];
+  return SlabSeal{cipher.seal, cipher.key->id()};
+}
+
+}  // namespace
 
 EntryWriter::EntryWriter(const Options& options, NvmeDisks& disks, const SlabSet& slabs,
                          EntryListener& listener)
@@ -28,6 +37,7 @@ SlabEntry EntryWriter::Describe(const NvmeSlab& slab, const Extent& extent,
   entry.length_bytes = extent.length_bytes;
   entry.part_checksums.assign(record.part_checksums.begin(), record.part_checksums.end());
   entry.part_checksums.resize(shape.part_count);  // none: such bytes never verify
+  entry.seal = SealOf(slab, entry.slot);
   return entry;
 }
 
@@ -47,6 +57,16 @@ void EntryWriter::HoldNew(NvmeSlab& slab, uint32_t slot, const Extent& extent,
                           const BlockRecord& record) {
   Hold(slab, slot, extent, record);
   held_.at(PlaceOf(slab.index, slot)).is_announcing = true;
+}
+
+void EntryWriter::Seal(const NvmeSlab& slab, uint32_t slot) {
+  HeldEntry& kept = held_.at(PlaceOf(slab.index, slot));
+  SlabEntry entry;
+  const Status status =
+      DecodeEntry(slab.geometry, slab.uuid, slot, kept.bytes, options_.secret, &entry);
+  TERRACE_CHECK(status.ok(), "what is held is a whole entry");
+  entry.seal = SealOf(slab, slot);
+  EncodeEntry(slab.geometry, slab.uuid, entry, options_.secret, kept.bytes);
 }
 
 void EntryWriter::Drop(uint64_t place) {

@@ -53,6 +53,8 @@ class EntryWriter {
   void Hold(NvmeSlab& slab, uint32_t slot, const Extent& extent, const BlockRecord& record);
   // As Hold, of a new block: whose writer is told when it is persisted.
   void HoldNew(NvmeSlab& slab, uint32_t slot, const Extent& extent, const BlockRecord& record);
+  // The slot's payload was encrypted as the slab says: its entry says so, too. REQUIRES: is_held.
+  void Seal(const NvmeSlab& slab, uint32_t slot);
   // The slot's block is given up.
   void Drop(const NvmeSlab& slab, uint32_t slot) { Drop(PlaceOf(slab.index, slot)); }
   bool is_held(const NvmeSlab& slab, uint32_t slot) const {

@@ -36,7 +36,10 @@ struct EntryAt {
   static constexpr size_t kSpace = 96;
   static constexpr size_t kKey = 112;
   static constexpr size_t kParent = 128;
-  static constexpr size_t kReserved = 144;  // zero up to the checksums
+  static constexpr size_t kSalt = 144;  // zero where nothing is encrypted, as is the tag
+  static constexpr size_t kTag = 176;
+  static constexpr size_t kKeyId = 192;
+  static constexpr size_t kReserved = 200;  // zero up to the checksums
   static constexpr size_t kParts = kSlabEntryBaseBytes;
 };
 
@@ -59,6 +62,9 @@ static_assert(SuperblockAt::kReserved <= 512, "no power loss tears what one 512 
 constexpr uint32_t kEntryMagic = 0x45535254;               // "TRSE"
 constexpr uint64_t kSuperblockMagic = 0x42414C5352524554;  // "TERRSLAB"
 constexpr uint8_t kFlagPinned = 1;
+constexpr uint8_t kFlagEncrypted = 2;
+static_assert(EntryAt::kTag == EntryAt::kSalt + kCipherSaltBytes &&
+              EntryAt::kKeyId == EntryAt::kTag + kCipherTagBytes);
 
 // Zero is what an unwritten disk holds, and a bit is as likely to be there as not: eight at a time.
 bool IsZero(std::span<const std::byte> bytes) {
@@ -88,6 +94,19 @@ uint64_t SuperblockSeal(std::span<const std::byte> sector, const DomainSecret& s
 uint64_t PayloadOffsetOf(uint64_t slot_count, uint64_t entries_per_sector) {
   const uint64_t sectors = (slot_count + entries_per_sector - 1) / entries_per_sector;
   return RoundUp(kSlabTableOffsetBytes + sectors * kSlabSectorBytes, kSlabPayloadAlignmentBytes);
+}
+
+// Of what is not encrypted its place is zero.
+bool DecodeSeal(std::span<const std::byte> bytes, uint8_t flags, SlabEntry* entry) {
+  entry->seal.reset();
+  if ((flags & kFlagEncrypted) == 0) {
+    return IsZero(bytes.subspan(EntryAt::kSalt, EntryAt::kReserved - EntryAt::kSalt));
+  }
+  SlabSeal& seal = entry->seal.emplace();
+  seal.salt = Get<CipherSalt>(bytes, EntryAt::kSalt);
+  seal.tag = Get<CipherTag>(bytes, EntryAt::kTag);
+  seal.key_id = Get<KeyId>(bytes, EntryAt::kKeyId);
+  return entry->state == SlabEntryState::kUsed;
 }
 
 bool IsPlausible(const SlabGeometry& geometry, const SlabEntry& entry) {
@@ -209,7 +228,8 @@ void EncodeEntry(const SlabGeometry& geometry, const SlabUuid& uuid, const SlabE
   Put(bytes, EntryAt::kState, entry.state);
   Put(bytes, EntryAt::kPriority, entry.priority);
   Put(bytes, EntryAt::kCodec, entry.codec);
-  Put(bytes, EntryAt::kFlags, static_cast<uint8_t>(entry.is_pinned ? kFlagPinned : 0));
+  const int flags = (entry.is_pinned ? kFlagPinned : 0) | (entry.seal ? kFlagEncrypted : 0);
+  Put(bytes, EntryAt::kFlags, static_cast<uint8_t>(flags));
   Put(bytes, EntryAt::kMember, entry.member);
   Put(bytes, EntryAt::kSlot, entry.slot);
   Put(bytes, EntryAt::kGeneration, entry.generation);
@@ -225,6 +245,11 @@ void EncodeEntry(const SlabGeometry& geometry, const SlabUuid& uuid, const SlabE
   PutId(bytes, EntryAt::kSpace, entry.space);
   PutId(bytes, EntryAt::kKey, entry.key);
   PutId(bytes, EntryAt::kParent, entry.parent);
+  if (entry.seal) {
+    Put(bytes, EntryAt::kSalt, entry.seal->salt);
+    Put(bytes, EntryAt::kTag, entry.seal->tag);
+    Put(bytes, EntryAt::kKeyId, entry.seal->key_id);
+  }
   for (size_t part = 0; part < entry.part_checksums.size(); ++part) {
     PutId(bytes, EntryAt::kParts + part * kSlabEntryPartBytes, entry.part_checksums[part]);
   }
@@ -265,9 +290,10 @@ Status DecodeEntry(const SlabGeometry& geometry, const SlabUuid& uuid, uint32_t 
   const uint32_t part_count = Get<uint32_t>(bytes, EntryAt::kPartCount);
   if (part_count > geometry.shape.part_count || entry->slot != slot ||
       Get<uint16_t>(bytes, EntryAt::kVersion) != kSlabFormatVersion ||
-      (flags & ~kFlagPinned) != 0 ||
+      (flags & ~(kFlagPinned | kFlagEncrypted)) != 0 ||
       !IsZero(bytes.subspan(EntryAt::kReserved, EntryAt::kParts - EntryAt::kReserved)) ||
-      !IsZero(bytes.subspan(EntryAt::kParts + part_count * kSlabEntryPartBytes))) {
+      !IsZero(bytes.subspan(EntryAt::kParts + part_count * kSlabEntryPartBytes)) ||
+      !DecodeSeal(bytes, flags, entry)) {
     return Status(StatusCode::kCorrupt, "sealed, but not as this version writes it");
   }
   entry->part_checksums.resize(part_count);

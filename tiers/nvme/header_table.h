@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -15,6 +16,8 @@
 #include "terrace/checksum.h"
 #include "terrace/status.h"
 #include "tiers/block_meta.h"
+#include "tiers/crypto/key_ring.h"
+#include "tiers/crypto/payload_seal.h"
 
 namespace terrace {
 
@@ -81,6 +84,13 @@ enum class SlabEntryState : uint8_t {
   kQuarantined = 2,  // its bytes did not verify: not used again until fsck has looked
 };
 
+// How a payload is encrypted, and under which of the keys that its group has had.
+struct SlabSeal : PayloadSeal {
+  KeyId key_id = 0;
+
+  friend bool operator==(const SlabSeal&, const SlabSeal&) = default;
+};
+
 // Of a BlockDescription is_no_store is not stored: such blocks never come here.
 struct SlabEntry : BlockDescription {
   SlabEntryState state = SlabEntryState::kFree;
@@ -89,6 +99,7 @@ struct SlabEntry : BlockDescription {
   uint32_t generation = 0;
   uint64_t epoch = 0;  // order of writes in the domain; of two entries for one key the later holds
   uint64_t length_bytes = 0;
+  std::optional<SlabSeal> seal;          // none: the payload is not encrypted
   std::vector<Checksum> part_checksums;  // shape.part_count of them when kUsed
 };
 

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "src/slot_pool.h"
@@ -28,7 +29,8 @@ struct NvmeRequest {
   uint32_t slab = 0;
   uint32_t slot = 0;
   TransferId transfer_id = 0;
-  uint64_t length_bytes = 0;  // of a transfer; of a file to be made, set by Submit
+  uint64_t length_bytes = 0;              // of a transfer; of a file to be made, set by Submit
+  std::shared_ptr<PayloadCipher> cipher;  // of a transfer whose payload is encrypted
   // Set by Submit.
   DiskOp op = DiskOp::kRead;
   uint64_t behind_bytes = 0;  // of transfers in flight on the disk when it began, itself included

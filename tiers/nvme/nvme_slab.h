@@ -7,8 +7,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
+#include "tiers/crypto/group_key.h"
 #include "tiers/disk/disk.h"
 #include "tiers/nvme/header_table.h"
 #include "tiers/nvme/slab_slots.h"
@@ -47,6 +49,7 @@ struct NvmeSlab {
     geometry = new_geometry;
     uuid = new_uuid;
     slots.TakeShape(geometry.slot_count, geometry.shape.slot_bytes);
+    ciphers.clear();
     unsynced.Clear();
     unread_sectors.clear();
   }
@@ -59,6 +62,16 @@ struct NvmeSlab {
   SlabGeometry geometry;
   SlabUuid uuid;
   SlabSlots slots;
+
+  // By slot, once one of them has an encrypted payload: without a key it has none.
+  std::vector<PayloadCipher> ciphers;
+  void SetCipher(uint32_t slot, PayloadCipher cipher) {
+    if (ciphers.empty()) ciphers.resize(slots.count());
+    ciphers[slot] = std::move(cipher);
+  }
+  bool is_encrypted(uint32_t slot) const {
+    return !ciphers.empty() && ciphers[slot].key != nullptr;
+  }
 
   UnsyncedEntries unsynced;
   bool is_superblock_due = false;  // the last one may not have reached the drive

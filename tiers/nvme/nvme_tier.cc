@@ -37,6 +37,9 @@ class NvmeTier::Parts final : public DiskListener, public EntryListener {
   void OnTransferDone(const NvmeRequest& request, Status status);
   // The extent's owner lets go of it.
   void Release(const Extent& extent, SlabSlotState become);
+  // How the payload of a new block is encrypted.
+  Result<std::shared_ptr<PayloadCipher>> NewCipher(const BlockRecord& record,
+                                                   uint64_t length_bytes) const;
   bool is_quiet() const;
   uint64_t capacity_bytes() const { return shares.max_bytes(options.domain_index); }
 
@@ -85,7 +88,8 @@ NvmeTier::Parts::Parts(Options the_options)
       probes(options.random, {disks, slabs, lifecycle, syncs, reports}),
       restore({.domain_index = options.domain_index,
                .secret = options.secret,
-               .capacity_bytes = capacity_bytes()},
+               .capacity_bytes = capacity_bytes(),
+               .encryption = options.encryption},
               {disks, slabs, classes, entries, erasures}),
       inspector({slabs, classes, entries, trials}) {
   TERRACE_CHECK(options.now_us && options.random, "time and chance come from outside");
@@ -153,11 +157,26 @@ void NvmeTier::Parts::OnTransferDone(const NvmeRequest& request, Status status) 
   } else if (status.ok()) {
     written_bytes += request.length_bytes;
     slab.slots.SetState(request.slot, SlabSlotState::kUsed);
+    if (request.cipher != nullptr && entries.is_held(slab, request.slot)) {
+      slab.SetCipher(request.slot, *request.cipher);
+      entries.Seal(slab, request.slot);
+    }
     entries.MarkDirty(slab, request.slot);
   } else {
     entries.Drop(slab, request.slot);
   }
   reports.TransferDone(request.transfer_id, status);
+}
+
+Result<std::shared_ptr<PayloadCipher>> NvmeTier::Parts::NewCipher(const BlockRecord& record,
+                                                                  uint64_t length_bytes) const {
+  const PayloadEncryption& encryption = options.encryption;
+  auto cipher = std::make_shared<PayloadCipher>();
+  cipher->key = encryption.keys->Find(record.group);
+  if (cipher->key == nullptr) return Status(StatusCode::kGone, "the group has no key");
+  cipher->name = NamePayload(record, length_bytes, record.part_checksums);
+  TERRACE_RETURN_IF_ERROR(encryption.random(cipher->seal.salt));
+  return cipher;
 }
 
 void NvmeTier::Parts::Release(const Extent& extent, SlabSlotState become) {
@@ -238,6 +257,8 @@ Status NvmeTier::Read(TransferId transfer_id, const Extent& extent, std::span<st
   return ReadRange(transfer_id, extent, 0, into);
 }
 
+bool NvmeTier::reads_ranges() const { return !parts_->options.encryption.is_on(); }
+
 Status NvmeTier::ReadRange(TransferId transfer_id, const Extent& extent, uint64_t offset_bytes,
                            std::span<std::byte> into) {
   Parts& p = *parts_;
@@ -255,6 +276,13 @@ Status NvmeTier::ReadRange(TransferId transfer_id, const Extent& extent, uint64_
   if (state == SlabSlotState::kLost) {
     return Status(StatusCode::kIo, "a sync failed: the bytes may not be on the drive", EIO);
   }
+  std::shared_ptr<PayloadCipher> cipher;
+  if (slab->is_encrypted(slot)) {
+    if (into.size() != extent.length_bytes) {
+      return Status(StatusCode::kUnsupported, "an encrypted payload is read whole");
+    }
+    cipher = std::make_shared<PayloadCipher>(slab->ciphers[slot]);
+  }
   TERRACE_RETURN_IF_ERROR(
       p.disks.Submit({.kind = NvmeRequestKind::kRead,
                       .disk = slab->disk,
@@ -265,7 +293,8 @@ Status NvmeTier::ReadRange(TransferId transfer_id, const Extent& extent, uint64_
                      {.op = DiskOp::kRead,
                       .file = slab->file,
                       .offset_bytes = slab->geometry.PayloadOffsetBytes(slot) + offset_bytes,
-                      .into = into}));
+                      .into = into,
+                      .cipher = std::move(cipher)}));
   slab->slots.BeginTransfer(slot);
   return Status::Ok();
 }
@@ -285,16 +314,25 @@ Status NvmeTier::Write(TransferId transfer_id, const Extent& extent, const Block
   if (slab->slots[slot].state != SlabSlotState::kTaken || slab->slots[slot].transfers > 0) {
     return Status(StatusCode::kInvalid, "a live slot is never overwritten");
   }
+  std::shared_ptr<PayloadCipher> cipher;
+  if (p.options.encryption.is_on()) {
+    auto made = p.NewCipher(record, from.size());
+    if (!made.ok()) return made.status();
+    cipher = std::move(*made);
+    slab->SetCipher(slot, {});  // none of the slot's last block
+  }
   TERRACE_RETURN_IF_ERROR(p.disks.Submit({.kind = NvmeRequestKind::kWrite,
                                           .disk = slab->disk,
                                           .slab = slab->index,
                                           .slot = slot,
                                           .transfer_id = transfer_id,
-                                          .length_bytes = from.size()},
+                                          .length_bytes = from.size(),
+                                          .cipher = cipher},
                                          {.op = DiskOp::kWrite,
                                           .file = slab->file,
                                           .offset_bytes = slab->geometry.PayloadOffsetBytes(slot),
-                                          .from = from}));
+                                          .from = from,
+                                          .cipher = cipher}));
   slab->slots.BeginTransfer(slot);
   slab->slots.SetOwner(slot, record.owner);
   p.entries.HoldNew(*slab, slot, extent, record);
@@ -365,6 +403,7 @@ void NvmeTier::Tick() {
 TierStats NvmeTier::stats() const {
   const Parts& p = *parts_;
   const SlotTotals& totals = p.slabs.totals();
+  const uint64_t locked_bytes = std::min(p.restore.counts().locked_bytes, totals.quarantined_bytes);
   return {.capacity_bytes = RoundDown(p.capacity_bytes(), p.options.slab_bytes),
           .used_bytes = totals.used_bytes,
           .transfers_in_flight = p.disks.transfers_in_flight(),
@@ -373,10 +412,10 @@ TierStats NvmeTier::stats() const {
           .failed_transfers = p.failed_transfers,
           .stuck_transfers = p.disks.stuck_count(),
           .suspect_bytes = totals.suspect_bytes,
-          .quarantined_bytes = totals.quarantined_bytes,
+          .quarantined_bytes = totals.quarantined_bytes - locked_bytes,
           .places_recovered = p.trials.recovered_count(),
           .corrupt_entries = p.restore.counts().entries_corrupt,
-          .left_alone_bytes = p.slabs.left_alone_bytes(),
+          .left_alone_bytes = p.slabs.left_alone_bytes() + locked_bytes,
           .is_healthy = p.disks.is_any_on(),
           .share = p.shares.stats(p.options.domain_index, p.disks.now_us())};
 }

@@ -30,6 +30,7 @@
 #include <vector>
 
 #include "terrace/checksum.h"
+#include "tiers/crypto/group_key.h"
 #include "tiers/disk/disk.h"
 #include "tiers/nvme/extent_catalog.h"
 #include "tiers/nvme/slab_restore.h"
@@ -52,6 +53,8 @@ class NvmeTier final : public Tier {
     TierShares* shares = nullptr;
     uint64_t capacity_bytes = 0;
     uint64_t slab_bytes = 1 * kGiB;
+    // Payloads are encrypted; the disks are then CipherDisks.
+    PayloadEncryption encryption;
     ExtentCatalog* catalog = nullptr;  // none: an entry alone makes a block persisted
     std::function<uint64_t()> now_us;
     std::function<uint64_t()> random;  // of slab uuids
@@ -77,7 +80,7 @@ class NvmeTier final : public Tier {
   void Free(const Extent& extent) override;
   void Quarantine(const Extent& extent) override;
   Status Read(TransferId transfer_id, const Extent& extent, std::span<std::byte> into) override;
-  bool reads_ranges() const override { return true; }
+  bool reads_ranges() const override;  // not if they are encrypted
   Status ReadRange(TransferId transfer_id, const Extent& extent, uint64_t offset_bytes,
                    std::span<std::byte> into) override;
   Status Write(TransferId transfer_id, const Extent& extent, const BlockRecord& record,

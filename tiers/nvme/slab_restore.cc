@@ -203,7 +203,24 @@ void SlabRestore::RestoreUsed(NvmeSlab& slab, const SlabEntry& entry, bool is_wa
                       .shard = slab.index,
                       .generation = entry.generation};
   uint32_t owner = kOwnerNone;
-  if (is_wanted && slab.phase == SlabPhase::kRestoring) {
+  is_wanted &= slab.phase == SlabPhase::kRestoring;
+  if (is_wanted && !entry.seal && options_.encryption.is_on() &&
+      !options_.encryption.is_plain_served) {
+    ++counts_.entries_plain;
+    is_wanted = false;
+  }
+  if (is_wanted && entry.seal) {
+    const Status found = FindCipher(slab, entry);
+    if (found.code() == StatusCode::kNotFound) {
+      slab.slots.SetState(entry.slot, SlabSlotState::kQuarantined);
+      ++counts_.entries_locked;
+      counts_.locked_bytes += slab.slot_bytes();
+      return;
+    }
+    is_wanted = found.ok();
+    counts_.entries_dead += found.ok() ? 0 : 1;
+  }
+  if (is_wanted) {
     owner = sink(RecordOf(entry, options_.domain_index), extent);
   }
   if (owner == kOwnerNone) return Discard(slab, entry.slot);
@@ -214,6 +231,20 @@ void SlabRestore::RestoreUsed(NvmeSlab& slab, const SlabEntry& entry, bool is_wa
   }
   slab.slots.SetOwner(entry.slot, owner);
   ++counts_.entries_kept;
+}
+
+Status SlabRestore::FindCipher(NvmeSlab& slab, const SlabEntry& entry) {
+  const Status locked(StatusCode::kNotFound, "nobody has the key");
+  if (!options_.encryption.is_on()) return locked;
+  std::shared_ptr<const GroupKey> key = options_.encryption.keys->Find(entry.group);
+  if (key == nullptr) return locked;
+  if (key->id() != entry.seal->key_id) {
+    return Status(StatusCode::kGone, "the group has another key since");
+  }
+  slab.SetCipher(entry.slot, {.key = std::move(key),
+                              .name = NamePayload(entry, entry.length_bytes, entry.part_checksums),
+                              .seal = *entry.seal});
+  return Status::Ok();
 }
 
 void SlabRestore::Discard(NvmeSlab& slab, uint32_t slot) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "terrace/checksum.h"
+#include "tiers/crypto/group_key.h"
 #include "tiers/nvme/table_reader.h"
 #include "tiers/tier.h"
 
@@ -34,6 +35,7 @@ class SlabRestore {
     uint32_t domain_index = 0;
     DomainSecret secret{};
     uint64_t capacity_bytes = 0;
+    PayloadEncryption encryption;
   };
   struct Neighbours {
     NvmeDisks& disks;
@@ -49,6 +51,10 @@ class SlabRestore {
   struct Counts {
     uint64_t slabs = 0, slabs_left = 0, entries_used = 0, entries_kept = 0, entries_corrupt = 0;
     uint64_t entries_left = 0;    // whose owners nobody knows
+    uint64_t entries_locked = 0;  // whose keys nobody has: kept, their slots out of use
+    uint64_t locked_bytes = 0;    // of those slots
+    uint64_t entries_plain = 0;   // given up, since they are not encrypted
+    uint64_t entries_dead = 0;    // given up, since their keys have been destroyed
     uint64_t entries_unread = 0;  // of the corrupt: their sectors could not be read
   };
 
@@ -82,6 +88,9 @@ class SlabRestore {
   void NoteEntry(NvmeSlab& slab, uint32_t slot, Status status, const SlabEntry& entry);
   void RestoreUsed(NvmeSlab& slab, const SlabEntry& entry, bool is_wanted, const Sink& sink);
   void Discard(NvmeSlab& slab, uint32_t slot);
+  // What the entry's payload is read with. kNotFound: nobody has the key. kGone: its key has been
+  // destroyed.
+  Status FindCipher(NvmeSlab& slab, const SlabEntry& entry);
 
   const Options options_;
   NvmeDisks& disks_;

@@ -9,6 +9,7 @@
 
 #include "terrace/check.h"
 #include "tiers/redis/redis_chunks.h"
+#include "tiers/redis/redis_payload.h"
 #include "tiers/redis/redis_slot.h"
 
 namespace terrace {
@@ -92,6 +93,7 @@ struct RedisBlocks::StoreJob {
   RedisManifest manifest;
   std::span<const std::byte> from;
   StoreDone done;
+  std::unique_ptr<std::byte[]> encrypted;  // what `from` is then
   size_t answers_due = 0;
   uint64_t ttl_ms = 0;
   bool has_swept = false;
@@ -119,7 +121,8 @@ struct RedisBlocks::ProbeJob {
 
 RedisBlocks::RedisBlocks(Options options)
     : options_(std::move(options)),
-      names_(options_.prefix, options_.secret),
+      names_(options_.prefix, options_.secret,
+             options_.ring == nullptr ? kRedisFormatVersion : kRedisEncryptedVersion),
       random_(std::random_device{}()) {}
 
 void RedisBlocks::SendSmall(const std::string& key, RedisCommand command, OnAnswer on_answer) {
@@ -185,6 +188,17 @@ void RedisBlocks::Store(const RedisBlockName& name, RedisManifest manifest,
   });
 }
 
+bool RedisBlocks::Encrypt(StoreJob& job) {
+  if (options_.ring == nullptr || job.encrypted != nullptr) return true;
+  job.encrypted = std::make_unique_for_overwrite<std::byte[]>(job.from.size());
+  const std::span<std::byte> into(job.encrypted.get(), job.from.size());
+  const Status status =
+      EncryptRedisPayload(*options_.ring, options_.random, job.from, into, &job.manifest);
+  if (!status.ok()) EndStore(job, status);
+  job.from = into;
+  return status.ok();
+}
+
 std::span<const std::byte> RedisBlocks::SealChunk(StoreJob& job, uint32_t index) const {
   uint64_t offset_bytes = 0;
   for (uint32_t i = 0; i < index; ++i) offset_bytes += job.manifest.chunks[i].length_bytes;
@@ -199,6 +213,7 @@ std::span<const std::byte> RedisBlocks::SealChunk(StoreJob& job, uint32_t index)
 // Manifest and chunks in one moment, or nothing if any of them is there. The first chunk, most of
 // the block, goes from where it lies.
 void RedisBlocks::SendSmallBlock(const std::shared_ptr<StoreJob>& job) {
+  if (!Encrypt(*job)) return;
   const size_t chunk_count = job->manifest.chunks.size();
   std::vector<std::span<const std::byte>> chunks;
   for (uint32_t i = 0; i < chunk_count; ++i) chunks.push_back(SealChunk(*job, i));
@@ -324,6 +339,7 @@ void RedisBlocks::LookForWrites(std::function<void()> changed) {
 }
 
 void RedisBlocks::SendChunks(const std::shared_ptr<StoreJob>& job) {
+  if (!Encrypt(*job)) return;
   job->answers_due = job->manifest.chunks.size();
   if (job->answers_due == 0) Publish(job);
   const std::string ttl_ms = std::to_string(job->ttl_ms + kChunkTtlMarginMs);
@@ -503,7 +519,8 @@ bool RedisBlocks::TakeManifest(FetchJob& job, const RedisAnswer& answer, RedisRe
   if (!job.is_broken) {
     job.manifest = std::move(*manifest);
     job.is_broken = job.manifest.group != job.name.group || job.manifest.space != job.name.space ||
-                    job.manifest.key != job.name.key;
+                    job.manifest.key != job.name.key ||
+                    job.manifest.encryption.has_value() != (options_.ring != nullptr);
   }
   if (job.is_broken) {
     job.manifest.chunks.clear();  // of whom they are is not known
@@ -513,6 +530,12 @@ bool RedisBlocks::TakeManifest(FetchJob& job, const RedisAnswer& answer, RedisRe
   if (job.manifest.length_bytes != job.into.size()) {  // whole, but of no use here
     EndFetch(job,
              Status(StatusCode::kNotFound, "the block on the Redis server has another length"));
+    return false;
+  }
+  if (job.manifest.encryption &&
+      options_.ring->Find(job.manifest.encryption->key_id) == nullptr) {  // others may have it
+    ++counts_.fetches_locked;
+    EndFetch(job, Status(StatusCode::kNotFound, "the block is under a key that is not here"));
     return false;
   }
   return true;
@@ -574,6 +597,10 @@ void RedisBlocks::OnChunk(FetchJob& job, size_t index, std::span<const std::byte
 }
 
 void RedisBlocks::EndFetch(FetchJob& job, Status status) {
+  if (!job.is_broken && status.ok() && job.manifest.encryption) {
+    status = DecryptRedisPayload(*options_.ring, job.manifest, job.into);
+    job.is_broken = status.code() == StatusCode::kCorrupt;
+  }
   if (job.is_broken) {
     ++counts_.fetches_broken;
     Repair(job);

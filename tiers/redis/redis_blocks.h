@@ -18,6 +18,7 @@
 
 #include "terrace/checksum.h"
 #include "terrace/status.h"
+#include "tiers/crypto/group_key.h"
 #include "tiers/redis/redis_format.h"
 #include "tiers/redis/redis_servers.h"
 
@@ -27,7 +28,8 @@ struct RedisBlocksCounts {
   uint64_t read_bytes = 0, written_bytes = 0;
   uint64_t fetches_found = 0, fetches_missed = 0, fetches_broken = 0, fetches_failed = 0;
   uint64_t stores_done = 0, stores_existing = 0, stores_failed = 0;
-  uint64_t repairs = 0;  // broken manifests taken away
+  uint64_t fetches_locked = 0;  // of those missed: encrypted under a key that the ring has not
+  uint64_t repairs = 0;         // broken manifests taken away
 };
 
 class RedisBlocks {
@@ -42,8 +44,12 @@ class RedisBlocks {
     uint64_t write_look_us = 5 * kUsPerSecond;
     std::function<uint64_t()> unix_seconds;
     RedisServers* servers = nullptr;
+    std::shared_ptr<const KeyRing> ring;  // none: blocks are stored as they are
+    RandomFill random;                    // of salts
   };
   explicit RedisBlocks(Options options);
+  // The ring's keys have changed. REQUIRES: there was a ring.
+  void SetRing(std::shared_ptr<const KeyRing> ring) { options_.ring = std::move(ring); }
 
   using StoreDone = std::function<void(Status)>;
   // kOk: published. kExists: the block is there, perhaps with another commit's bytes. kNoSpace: the
@@ -79,6 +85,8 @@ class RedisBlocks {
   using OnAnswer = std::function<void(const RedisAnswer&)>;
   void SendSmall(const std::string& key, RedisCommand command, OnAnswer on_answer);
 
+  // The payload as it is to lie on the server; once a job. False: the job has ended.
+  bool Encrypt(StoreJob& job);
   // With its checksum in the manifest.
   std::span<const std::byte> SealChunk(StoreJob& job, uint32_t index) const;
   void SendSmallBlock(const std::shared_ptr<StoreJob>& job);
@@ -112,7 +120,7 @@ class RedisBlocks {
   void RepairPresence(const std::string& key);
   void UnlinkChunks(const RedisBlockName& name, const RedisManifest& manifest);
 
-  const Options options_;
+  Options options_;
   const RedisKeyNames names_;
   std::mt19937_64 random_;
   RedisBlocksCounts counts_;

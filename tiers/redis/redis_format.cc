@@ -39,7 +39,14 @@ struct At {
   static constexpr size_t kChunkCount = 132;
   static constexpr size_t kTailLength = 134;
   static constexpr size_t kParts = 136;
+  // Of what is encrypted; parts, chunks and tail follow then.
+  static constexpr size_t kKeyId = 136;
+  static constexpr size_t kSalt = 144;
+  static constexpr size_t kTag = 176;
+  static constexpr size_t kEncryptedParts = 192;
 };
+static_assert(At::kTag == At::kSalt + kCipherSaltBytes &&
+              At::kEncryptedParts == At::kTag + kCipherTagBytes);
 constexpr size_t kPartBytes = 16;
 constexpr size_t kChunkBytes = 24;            // checksum, length, four zeros
 constexpr uint32_t kMagic = 0x4D525254;       // "TRRM"
@@ -78,11 +85,13 @@ std::vector<std::byte> EncodeManifest(const RedisManifest& manifest, const Domai
                     manifest.chunks.size() <= kRedisChunksMax &&
                     manifest.tail.size() <= kRedisTailBytesMax,
                 "a manifest beyond its limits");
-  const size_t chunks_at = At::kParts + kPartBytes * manifest.part_checksums.size();
+  const size_t parts_at = manifest.encryption ? At::kEncryptedParts : At::kParts;
+  const size_t chunks_at = parts_at + kPartBytes * manifest.part_checksums.size();
   const size_t tail_at = chunks_at + kChunkBytes * manifest.chunks.size();
   std::vector<std::byte> bytes(tail_at + manifest.tail.size());
   Put(bytes, At::kMagic, kMagic);
-  Put(bytes, At::kVersion, static_cast<uint16_t>(kRedisFormatVersion));
+  Put(bytes, At::kVersion,
+      static_cast<uint16_t>(manifest.encryption ? kRedisEncryptedVersion : kRedisFormatVersion));
   Put(bytes, At::kPriority, manifest.priority);
   Put(bytes, At::kPosition, manifest.position);
   Put(bytes, At::kRecompute, manifest.recompute_ns_per_token);
@@ -99,7 +108,12 @@ std::vector<std::byte> EncodeManifest(const RedisManifest& manifest, const Domai
   Put(bytes, At::kPartCount, static_cast<uint16_t>(manifest.part_checksums.size()));
   Put(bytes, At::kChunkCount, static_cast<uint16_t>(manifest.chunks.size()));
   Put(bytes, At::kTailLength, static_cast<uint16_t>(manifest.tail.size()));
-  size_t at = At::kParts;
+  if (manifest.encryption) {
+    Put(bytes, At::kKeyId, manifest.encryption->key_id);
+    Put(bytes, At::kSalt, manifest.encryption->salt);
+    Put(bytes, At::kTag, manifest.encryption->tag);
+  }
+  size_t at = parts_at;
   for (const Checksum& part : manifest.part_checksums) {
     PutId(bytes, at, part);
     at += kPartBytes;
@@ -119,18 +133,19 @@ Result<RedisManifest> DecodeManifest(std::span<const std::byte> bytes, const Dom
   const Status refused(StatusCode::kCorrupt, "not a manifest of this domain");
   if (bytes.size() < At::kParts ||
       Get<uint64_t>(bytes, At::kSeal) != SealOf(bytes.subspan(At::kMagic), generation, secret) ||
-      Get<uint32_t>(bytes, At::kMagic) != kMagic ||
-      Get<uint16_t>(bytes, At::kVersion) != kRedisFormatVersion ||
-      Get<uint8_t>(bytes, At::kCodec) != 0) {
+      Get<uint32_t>(bytes, At::kMagic) != kMagic || Get<uint8_t>(bytes, At::kCodec) != 0) {
     return refused;
   }
+  const uint32_t version = Get<uint16_t>(bytes, At::kVersion);
+  const bool is_encrypted = version == kRedisEncryptedVersion;
+  const size_t parts_at = is_encrypted ? At::kEncryptedParts : At::kParts;
+  if (!is_encrypted && version != kRedisFormatVersion) return refused;
   const size_t part_count = Get<uint16_t>(bytes, At::kPartCount);
   const size_t chunk_count = Get<uint16_t>(bytes, At::kChunkCount);
   const size_t tail_bytes = Get<uint16_t>(bytes, At::kTailLength);
   if (part_count > kPartsPerSpaceMax || chunk_count > kRedisChunksMax ||
       tail_bytes > kRedisTailBytesMax ||
-      bytes.size() !=
-          At::kParts + kPartBytes * part_count + kChunkBytes * chunk_count + tail_bytes) {
+      bytes.size() != parts_at + kPartBytes * part_count + kChunkBytes * chunk_count + tail_bytes) {
     return refused;
   }
   RedisManifest manifest;
@@ -147,7 +162,13 @@ Result<RedisManifest> DecodeManifest(std::span<const std::byte> bytes, const Dom
   manifest.recompute_ns_per_token = Get<uint32_t>(bytes, At::kRecompute);
   manifest.member = Get<uint16_t>(bytes, At::kMember);
   manifest.priority = Get<uint8_t>(bytes, At::kPriority);
-  size_t at = At::kParts;
+  if (is_encrypted) {
+    RedisSeal& seal = manifest.encryption.emplace();
+    seal.key_id = Get<KeyId>(bytes, At::kKeyId);
+    seal.salt = Get<CipherSalt>(bytes, At::kSalt);
+    seal.tag = Get<CipherTag>(bytes, At::kTag);
+  }
+  size_t at = parts_at;
   for (size_t i = 0; i < part_count; ++i, at += kPartBytes) {
     manifest.part_checksums.push_back(GetId<Checksum>(bytes, at));
   }
@@ -194,8 +215,9 @@ Checksum RedisChunkChecksum(const DomainSecret& secret, const RedisManifest& man
                                                    .part_index = kChunkSeed + index}));
 }
 
-RedisKeyNames::RedisKeyNames(std::string prefix, const DomainSecret& secret)
-    : prefix_(std::move(prefix)), secret_(secret) {}
+RedisKeyNames::RedisKeyNames(const std::string& prefix, const DomainSecret& secret,
+                             uint32_t version)
+    : prefix_(prefix + std::to_string(version)), secret_(secret) {}
 
 std::string RedisKeyNames::Tag(const RedisBlockName& name) const {
   std::array<std::byte, 60> run{};
@@ -205,8 +227,7 @@ std::string RedisKeyNames::Tag(const RedisBlockName& name) const {
   Put(run, 48, name.position / kRedisRunBlocks);
   Put(run, 52, name.generation);
   const auto named = std::span(run).first(name.generation == 0 ? 52 : 60);
-  return prefix_ + std::to_string(kRedisFormatVersion) + ":{" + Hex64(KeyedHash64(secret_, named)) +
-         "}";
+  return prefix_ + ":{" + Hex64(KeyedHash64(secret_, named)) + "}";
 }
 
 std::string RedisKeyNames::Manifest(const RedisBlockName& name) const {
@@ -236,12 +257,11 @@ std::string RedisKeyNames::Generation(const GroupId& group) const {
   std::vector<std::byte> bytes(16);
   PutId(bytes, 0, group);
   std::ranges::copy(std::as_bytes(std::span(kGenerationTitle)), std::back_inserter(bytes));
-  return prefix_ + std::to_string(kRedisFormatVersion) + ":{" + Hex64(KeyedHash64(secret_, bytes)) +
-         "}g";
+  return prefix_ + ":{" + Hex64(KeyedHash64(secret_, bytes)) + "}g";
 }
 
-std::string RedisKeyNames::Permission(const std::string& prefix) {
-  return prefix + std::to_string(kRedisFormatVersion) + ":permission";
+std::string RedisKeyNames::Permission(const std::string& prefix, uint32_t version) {
+  return prefix + std::to_string(version) + ":permission";
 }
 
 std::string RedisKeyNames::Presence(const RedisBlockName& name) const { return Tag(name) + "p"; }

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,11 +20,15 @@
 #include "terrace/status.h"
 #include "terrace/units.h"
 #include "tiers/block_meta.h"
+#include "tiers/crypto/key_ring.h"
+#include "tiers/crypto/payload_seal.h"
 #include "tiers/shared_name.h"
 
 namespace terrace {
 
 inline constexpr uint32_t kRedisFormatVersion = 2;
+// Of what is encrypted: its names are others, so whoever has no keys never sees it.
+inline constexpr uint32_t kRedisEncryptedVersion = 3;
 // The chunks of a block up to so long have names that whoever knows the block's can tell: it is
 // written and read by one command.
 inline constexpr uint64_t kRedisSmallBlockBytesMax = 128 * kKiB;
@@ -43,14 +48,22 @@ struct RedisChunk {
   friend bool operator==(const RedisChunk&, const RedisChunk&) = default;
 };
 
+// How a block's payload is encrypted, and under which key of the ring.
+struct RedisSeal : PayloadSeal {
+  KeyId key_id = 0;
+
+  friend bool operator==(const RedisSeal&, const RedisSeal&) = default;
+};
+
 // Of a BlockDescription pins are not stored: they are one host's.
 struct RedisManifest : BlockDescription {
   uint64_t write_id = 0;  // of the one write that made these chunks, random
   uint64_t length_bytes = 0;
   std::vector<Checksum> part_checksums;  // the caller's, carried
   std::vector<RedisChunk> chunks;
-  std::vector<std::byte> tail;  // chunks and tail add up to length_bytes
-  uint64_t generation = 0;      // of its name; no field says it, its seal does
+  std::vector<std::byte> tail;          // chunks and tail add up to length_bytes
+  uint64_t generation = 0;              // of its name; no field says it, its seal does
+  std::optional<RedisSeal> encryption;  // none: as it is
 
   friend bool operator==(const RedisManifest&, const RedisManifest&) = default;
 };
@@ -76,7 +89,8 @@ Checksum RedisChunkChecksum(const DomainSecret& secret, const RedisManifest& man
 // can tell.
 class RedisKeyNames {
  public:
-  RedisKeyNames(std::string prefix, const DomainSecret& secret);
+  RedisKeyNames(const std::string& prefix, const DomainSecret& secret,
+                uint32_t version = kRedisFormatVersion);
 
   std::string Manifest(const RedisBlockName& name) const;
   std::string Chunk(const RedisBlockName& name, const RedisManifest& manifest,
@@ -86,7 +100,7 @@ class RedisKeyNames {
   // Where a group's generation is said.
   std::string Generation(const GroupId& group) const;
   // Of no block: whoever may not look for it may not look for any.
-  static std::string Permission(const std::string& prefix);
+  static std::string Permission(const std::string& prefix, uint32_t version);
   std::string Presence(const RedisBlockName& name) const;
   // Of nothing, on the run's server: written to learn whether that takes writes.
   std::string Look(const RedisBlockName& name) const;
@@ -96,7 +110,7 @@ class RedisKeyNames {
  private:
   std::string Tag(const RedisBlockName& name) const;
 
-  const std::string prefix_;
+  const std::string prefix_;  // with the version
   const DomainSecret secret_;
 };
 

@@ -32,7 +32,7 @@ Status TroubleOf(const RedisAnswer& answer) {
 }  // namespace
 
 RedisGenerations::RedisGenerations(Options options)
-    : options_(std::move(options)), names_(options_.prefix, options_.secret) {}
+    : options_(std::move(options)), names_(options_.prefix, options_.secret, options_.version) {}
 
 void RedisGenerations::Send(const std::string& key, RedisCommand command,
                             std::function<void(const RedisAnswer&)> on_answer) {

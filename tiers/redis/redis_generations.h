@@ -23,6 +23,7 @@ class RedisGenerations {
   struct Options {
     DomainSecret secret{};
     std::string prefix = "terrace";
+    uint32_t version = kRedisFormatVersion;        // of the names
     uint64_t ttl_ms = 24 * 3600 * uint64_t{1000};  // of blocks
     std::function<uint64_t()> unix_seconds;
     RedisServers* servers = nullptr;

@@ -138,6 +138,7 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
 
   // ---- both ----
   std::atomic<bool> is_ready{false};
+  std::atomic<uint64_t> fetches_locked{0};
   std::mutex mutex;  // of what follows
   std::vector<std::function<void()>> inbox;
   std::vector<Answer> outbox;
@@ -395,6 +396,7 @@ void RedisTier::State::PublishStats() {
   shared_stats.fetches_missed = counts.fetches_missed;
   shared_stats.fetches_broken = counts.fetches_broken;
   shared_stats.fetches_failed = counts.fetches_failed;
+  fetches_locked.store(counts.fetches_locked, std::memory_order_relaxed);
   shared_stats.stores_done = counts.stores_done;
   shared_stats.stores_existing = counts.stores_existing;
   shared_stats.stores_failed = counts.stores_failed;
@@ -436,7 +438,7 @@ Result<std::unique_ptr<RedisTier>> RedisTier::Open(Options options, std::string*
       .node = {.loop = &state->loop,
                .connection = {.credentials_file = state->options.credentials_file,
                               .tls = state->tls.get(),
-                              .permission_key = RedisKeyNames::Permission(state->options.prefix),
+                              .permission_key = state->options.permission_key(),
                               .timeouts = state->options.timeouts},
                .connections = state->options.connections,
                .breaker = state->options.breaker},
@@ -449,10 +451,13 @@ Result<std::unique_ptr<RedisTier>> RedisTier::Open(Options options, std::string*
                            .prefix = state->options.prefix,
                            .ttl_ms = state->options.ttl_ms,
                            .unix_seconds = state->options.unix_seconds,
-                           .servers = state->servers.get()});
+                           .servers = state->servers.get(),
+                           .ring = state->options.ring,
+                           .random = state->options.random});
   state->generations = std::make_unique<RedisGenerations>(
       RedisGenerations::Options{.secret = state->options.secret,
                                 .prefix = state->options.prefix,
+                                .version = state->options.version(),
                                 .ttl_ms = state->options.ttl_ms,
                                 .unix_seconds = state->options.unix_seconds,
                                 .servers = state->servers.get()});
@@ -634,6 +639,14 @@ void RedisTier::Kept(uint64_t revision) {
   TERRACE_CHECK(revision <= state_->keep_revision,
                 "what was not given is not kept: an erasure would be called durable");
   state_->kept_revision = std::max(state_->kept_revision, revision);
+}
+
+void RedisTier::SetRing(std::shared_ptr<const KeyRing> ring) {
+  state_->Give([state = state_.get(), ring = std::move(ring)] { state->blocks->SetRing(ring); });
+}
+
+uint64_t RedisTier::fetches_locked() const {
+  return state_->fetches_locked.load(std::memory_order_relaxed);
 }
 
 void RedisTier::Tick() {

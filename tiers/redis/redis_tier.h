@@ -23,6 +23,7 @@
 
 #include "terrace/checksum.h"
 #include "terrace/units.h"
+#include "tiers/crypto/key_ring.h"
 #include "tiers/disk/circuit_breaker.h"
 #include "tiers/redis/redis_endpoint.h"
 #include "tiers/redis/redis_format.h"
@@ -57,6 +58,12 @@ class RedisTier final : public SharedTier {
     RedisTlsOptions tls;
     RedisTimeouts timeouts;
     std::string prefix = "terrace";
+    std::shared_ptr<const KeyRing> ring;  // none: blocks are stored as they are
+    RandomFill random = KernelRandom;     // of salts
+    uint32_t version() const {
+      return ring == nullptr ? kRedisFormatVersion : kRedisEncryptedVersion;
+    }
+    std::string permission_key() const { return RedisKeyNames::Permission(prefix, version()); }
     uint64_t ttl_ms = 24 * 3600 * uint64_t{1000};
     uint32_t connections = 5;
     CircuitBreaker::Options breaker;
@@ -89,6 +96,10 @@ class RedisTier final : public SharedTier {
   void Forget(const GroupId& group) override;
   bool is_forgetting_durable() const override;
   void Tick() override;
+  // From now on its first key encrypts, and all of its keys decrypt. REQUIRES: Options::ring.
+  void SetRing(std::shared_ptr<const KeyRing> ring);
+  // Of those that were missed: encrypted under a key that the ring has not.
+  uint64_t fetches_locked() const;
   // The generations given to Options::keep are safe.
   void Kept(uint64_t revision);
   uint64_t PredictReadUs(uint64_t length_bytes) const override;

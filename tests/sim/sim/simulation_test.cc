@@ -190,6 +190,30 @@ TEST_F(Simulation, DrivesComeDownToWhatTheyMayHoldWhateverEndsTheDaemon) {
   EXPECT_GT(sum.erased_checked, count);
 }
 
+WorldOptions OptionsOverEncryptedDrives(uint64_t seed) {
+  WorldOptions options = OptionsOverDrives(seed);
+  options.has_encrypted_drives = true;
+  return options;
+}
+
+// The same of drives whose blocks are encrypted.
+// PROMISE: T01 deaths and losses of power over encrypted drives
+TEST_F(Simulation, WhatOutlivesTheDaemonEncryptedIsWhatItPromised) {
+  Coverage sum;
+  uint64_t count = 0;
+  ASSERT_NO_FATAL_FAILURE(RunSeeds(OptionsOverEncryptedDrives, &sum, &count));
+  std::printf("%llu seeds: %llu daemons ended, %llu blocks restored, %llu survivors checked\n",
+              static_cast<unsigned long long>(count), static_cast<unsigned long long>(sum.restarts),
+              static_cast<unsigned long long>(sum.blocks_restored),
+              static_cast<unsigned long long>(sum.survivors_checked));
+  if (count < 20) return;
+  EXPECT_GT(sum.blocks_restored, 10 * count);
+  EXPECT_GT(sum.survivors_checked, 10 * count);
+  EXPECT_GT(sum.erased_checked, count);
+  EXPECT_GT(sum.promotions, count);
+  EXPECT_GT(sum.scrub_members, count);
+}
+
 // Clients of a dead daemon go on reading and writing where it let them. Every third world has
 // drives below: a block there and in DRAM is one block.
 WorldOptions OptionsOverDeaths(uint64_t seed) {
@@ -260,6 +284,11 @@ TEST_F(Simulation, ASeedReplaysExactly) {
     ASSERT_EQ(three.Run(), "");
     ASSERT_EQ(four.Run(), "");
     EXPECT_EQ(three.trace_hash(), four.trace_hash()) << "seed " << seed;
+    World five(OptionsOverEncryptedDrives(seed));
+    World six(OptionsOverEncryptedDrives(seed));
+    ASSERT_EQ(five.Run(), "");
+    ASSERT_EQ(six.Run(), "");
+    EXPECT_EQ(five.trace_hash(), six.trace_hash()) << "seed " << seed;
   }
 }
 

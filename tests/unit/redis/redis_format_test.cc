@@ -54,7 +54,33 @@ TEST(RedisManifest, ComesBackAsItWas) {
   EXPECT_EQ(*decoded, Example());
 }
 
+RedisManifest Encrypted() {
+  RedisManifest manifest = Example();
+  RedisSeal& seal = manifest.encryption.emplace();
+  seal.salt.fill(std::byte{26});
+  seal.tag.fill(std::byte{27});
+  seal.key_id = 28;
+  return manifest;
+}
+
+TEST(RedisManifest, ComesBackEncryptedAsItWas) {
+  const std::vector<std::byte> bytes = EncodeManifest(Encrypted(), SecretOf(1));
+  const Result<RedisManifest> decoded = DecodeManifest(bytes, SecretOf(1));
+  ASSERT_TRUE(decoded.ok());
+  EXPECT_EQ(*decoded, Encrypted());
+  EXPECT_NE(*decoded, Example());
+  EXPECT_EQ(bytes.size(), EncodeManifest(Example(), SecretOf(1)).size() + 56);
+}
+
 TEST(RedisManifest, AnyChangedByteAndAnotherSecretAreRefused) {
+  for (const RedisManifest& manifest : {Example(), Encrypted()}) {
+    const std::vector<std::byte> bytes = EncodeManifest(manifest, SecretOf(1));
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      std::vector<std::byte> damaged = bytes;
+      damaged[i] ^= std::byte{0x01};
+      EXPECT_EQ(DecodeManifest(damaged, SecretOf(1)).code(), StatusCode::kCorrupt) << i;
+    }
+  }
   const std::vector<std::byte> bytes = EncodeManifest(Example(), SecretOf(1));
   EXPECT_EQ(DecodeManifest(bytes, SecretOf(2)).code(), StatusCode::kCorrupt);
   for (size_t i = 0; i < bytes.size(); ++i) {
@@ -126,11 +152,14 @@ TEST(RedisManifest, FieldsLieWhereTheDocumentSays) {
          m->parent = {~m->parent.low, ~m->parent.high};
        }},
       {"member", [](RedisManifest* m) { m->member = static_cast<uint16_t>(~m->member); }},
+      {"ring_key_id", [](RedisManifest* m) { m->encryption->key_id = ~m->encryption->key_id; }},
+      {"salt", [](RedisManifest* m) { m->encryption->salt.fill(std::byte{255}); }},
+      {"tag", [](RedisManifest* m) { m->encryption->tag.fill(std::byte{255}); }},
   };
-  const std::vector<std::byte> before = EncodeManifest(Example(), SecretOf(1));
+  const std::vector<std::byte> before = EncodeManifest(Encrypted(), SecretOf(1));
   for (const auto& [field, change] : changes) {
     ASSERT_TRUE(rows.contains(field)) << field << " is not in the document";
-    RedisManifest manifest = Example();
+    RedisManifest manifest = Encrypted();
     change(&manifest);
     const std::vector<std::byte> after = EncodeManifest(manifest, SecretOf(1));
     const auto [offset, length] = rows[field];
@@ -170,6 +199,17 @@ TEST(RedisKeyNames, ARunIsOneSlotAndDomainsShareNothing) {
   EXPECT_NE(names.Presence(first), RedisKeyNames("t", SecretOf(2)).Presence(first));
   EXPECT_EQ(RedisKeyNames::PresenceBit(first), 5u);
   EXPECT_EQ(RedisKeyNames::PresenceBit(second), 63u * 32 + 7);
+}
+
+TEST(RedisKeyNames, WhatIsEncryptedHasOthers) {
+  const RedisBlockName name{.group = {1, 2}, .space = {3, 4}, .key = {5, 6}, .run = {5, 6}};
+  const RedisKeyNames plain("t", SecretOf(1));
+  const RedisKeyNames encrypted("t", SecretOf(1), kRedisEncryptedVersion);
+  EXPECT_TRUE(plain.Manifest(name).starts_with("t2:{"));
+  EXPECT_TRUE(encrypted.Manifest(name).starts_with("t3:{"));
+  EXPECT_TRUE(encrypted.Presence(name).starts_with("t3:{"));
+  EXPECT_TRUE(encrypted.Generation(name.group).starts_with("t3:{"));
+  EXPECT_EQ(RedisKeyNames::Permission("t", kRedisEncryptedVersion), "t3:permission");
 }
 
 TEST(RedisKeyNames, EveryGenerationHasNamesOfItsOwnAndTheFirstThoseOfBefore) {

@@ -118,6 +118,9 @@ const std::map<std::string, Change>& EntryChanges() {
        [](SlabEntry& e) {
          e.parent = {UINT64_MAX, UINT64_MAX};
        }},
+      {"salt", [](SlabEntry& e) { e.seal->salt.fill(std::byte{0xFF}); }},
+      {"tag", [](SlabEntry& e) { e.seal->tag.fill(std::byte{0xFF}); }},
+      {"key_id", [](SlabEntry& e) { e.seal->key_id = UINT64_MAX; }},
       {"checksums",
        [](SlabEntry& e) {
          for (Checksum& one : e.part_checksums) one = {UINT64_MAX, UINT64_MAX};
@@ -139,6 +142,7 @@ TEST(DiskFormatDocument, EntryFieldsLieWhereThePageSays) {
   };
   SlabEntry plain;
   plain.part_checksums.resize(kPartCount);
+  plain.seal.emplace();
   const std::vector<std::byte> before = encode(plain);
   const std::vector<Row> rows = RowsBelow("### Entry");
   ASSERT_EQ(rows.size(), EntryChanges().size() + 4) << "seal, magic, version, zero and the fields";

@@ -47,6 +47,10 @@ class EvictVerb : public Verb {
     verb.AddFlag("--everywhere", is_everywhere_,
                  "With a filter: what Redis has of these blocks goes, too (without one it does)");
     verb.AddOption("--domain", domain_, "Refuse unless the socket is of this domain").Type("NAME");
+    verb.AddFlag("--by-key", is_by_key_,
+                 "With --all: where blocks are encrypted, destroy the keys of their groups first, "
+                 "so\n"
+                 "that nothing of them can be read on a drive any more");
     verb.AddFlag("--dry-run", is_dry_run_, "Only say what would be dropped");
     verb.AddFlag("--yes", is_confirmed_, "Do not ask");
     DeclareAddress(verb, &address_);
@@ -65,6 +69,9 @@ class EvictVerb : public Verb {
     if (is_everywhere_ && !is_filtered) {
       return Usage("--everywhere is for filters: without one Redis is always emptied, too");
     }
+    if (is_by_key_ && (!is_all_ || is_filtered || is_dry_run_)) {
+      return Usage("--by-key is for --all, of the domain or of --group: a key is its group's");
+    }
     if (!age_text_.empty() && !ParseAge(age_text_, &filter_.idle_ms_min)) {
       return Usage(WhyNoAge("--older-than", age_text_));
     }
@@ -80,7 +87,7 @@ class EvictVerb : public Verb {
       if (answer != kExitOk) return answer;
     }
     if (!domain_.empty() && !IsRightDomain()) return kExitFailed;
-    if (is_filtered) return EvictFiltered();
+    if (is_filtered || is_by_key_) return EvictFiltered();
     std::unique_ptr<Client> client = ConnectOrExplain(address_);
     if (client == nullptr) return kExitFailed;
     if (!group_.empty() && !FindGroupRoots(*client, &keys)) return kExitFailed;
@@ -127,7 +134,8 @@ class EvictVerb : public Verb {
     }
     if (!tier_.empty()) filter_.tier = static_cast<uint8_t>(TierNamed(tier_));
     if (is_dry_run_) filter_.flags |= protocol::kEvictWhereDryRun;
-    if (is_everywhere_) filter_.flags |= protocol::kEvictWhereShared;
+    // All of a group, everywhere, takes its key along.
+    if (is_everywhere_ || is_by_key_) filter_.flags |= protocol::kEvictWhereShared;
     const auto reply = AskEvictWhere(*link, filter_);
     if (!reply) return kExitFailed;
     total_ = *reply;
@@ -185,6 +193,7 @@ class EvictVerb : public Verb {
       if (!age_text_.empty()) document["older_than_ms"] = filter_.idle_ms_min;
       if (!tier_.empty()) document["tier"] = tier_;
       if (is_everywhere_) document["is_everywhere"] = true;
+      if (is_by_key_) document["is_by_key"] = true;
       PrintJson(document);
       return;
     }
@@ -215,6 +224,7 @@ class EvictVerb : public Verb {
   bool is_all_ = false;
   bool has_subtree_ = false;
   bool is_everywhere_ = false;
+  bool is_by_key_ = false;
   bool is_dry_run_ = false;
   bool is_confirmed_ = false;
   bool is_json_ = false;

@@ -1,0 +1,343 @@
+#include "daemon/persist/group_key_files.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <utility>
+
+#include "terrace/check.h"
+#include "terrace/open_file.h"
+
+namespace terrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kDraftSuffix = ".new";
+
+using Place = std::array<std::byte, kGroupKeyPlaceBytes>;
+using File = std::array<Place, 2>;
+
+Status FromErrno(const char* what) { return Status(StatusCode::kIo, what, errno); }
+
+bool IsZero(std::span<const std::byte> bytes) {
+  return std::ranges::all_of(bytes, [](std::byte b) { return b == std::byte{0}; });
+}
+
+bool WriteAt(int fd, std::span<const std::byte> bytes, off_t offset) {
+  while (!bytes.empty()) {
+    const ssize_t done = pwrite(fd, bytes.data(), bytes.size(), offset);
+    if (done < 0 && errno == EINTR) continue;
+    if (done <= 0) return false;
+    bytes = bytes.subspan(static_cast<size_t>(done));
+    offset += done;
+  }
+  return true;
+}
+
+// What a file lacks at its end is zeros.
+Status ReadFile(int fd, File* file) {
+  const std::span<std::byte> all(file->front().data(), kGroupKeyFileBytes);
+  std::ranges::fill(all, std::byte{0});
+  size_t at = 0;
+  while (at < all.size()) {
+    const ssize_t got = pread(fd, all.data() + at, all.size() - at, static_cast<off_t>(at));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return FromErrno("cannot read the key's file");
+    if (got == 0) break;
+    at += static_cast<size_t>(got);
+  }
+  return Status::Ok();
+}
+
+std::optional<GroupId> GroupOf(const fs::path& path) {
+  if (path.extension() != kGroupKeySuffix) return std::nullopt;
+  const Result<GroupId> id = ParseId<GroupIdTag>(path.stem().string());
+  return id.ok() ? std::optional(*id) : std::nullopt;
+}
+
+}  // namespace
+
+GroupKeyFiles::GroupKeyFiles(Options options) : options_(std::move(options)), ring_(options_.ring) {
+  TERRACE_CHECK(ring_ != nullptr && options_.random != nullptr, "keys are wrapped under a ring");
+}
+
+std::shared_ptr<const KeyRing> GroupKeyFiles::ring() const {
+  const std::lock_guard lock(mutex_);
+  return ring_;
+}
+
+std::string GroupKeyFiles::PathOf(const GroupId& group) const {
+  return options_.directory + "/" + ToHex(group) + std::string(kGroupKeySuffix);
+}
+
+Status GroupKeyFiles::Pass(GroupKeyStep step) const {
+  if (!options_.may_go_on || options_.may_go_on(step)) return Status::Ok();
+  return Status(StatusCode::kIo, "writing the key's file", EIO);
+}
+
+Status GroupKeyFiles::SyncDirectory() const {
+  const OpenFile directory(options_.directory, O_RDONLY | O_DIRECTORY, 0);
+  if (directory.fd() < 0 || fsync(directory.fd()) != 0) {
+    return FromErrno("cannot sync the directory of keys");
+  }
+  return Status::Ok();
+}
+
+// ---- what is there ----
+
+Status GroupKeyFiles::Read(const GroupId& group, Wrapped* wrapped, std::string* why) const {
+  *wrapped = {};
+  const OpenFile file(PathOf(group), O_RDONLY | O_NOFOLLOW, 0);
+  if (file.fd() < 0 && errno == ENOENT) return Status(StatusCode::kNotFound, "there is no key");
+  File content;
+  Status read =
+      file.fd() < 0 ? FromErrno("cannot open the key's file") : ReadFile(file.fd(), &content);
+  if (!read.ok()) {
+    *why = std::string(read.what()) + ": " + strerror(read.detail());
+    return Status::Ok();
+  }
+  if (IsZero(content[0]) && IsZero(content[1])) {
+    return Status(StatusCode::kNotFound, "the key was being erased");
+  }
+  *why = "it is damaged, or of another version";
+  const std::shared_ptr<const KeyRing> ring = this->ring();
+  for (const Place& place : content) {
+    const std::optional<KeyId> under = WrappedUnder(place, group);
+    if (!under) continue;
+    Result<std::shared_ptr<GroupKey>> key = Unwrap(place, group, *ring);
+    if (key.ok()) {
+      *wrapped = {.key = std::move(*key), .under = *under};
+      if (*under == ring->first()) return Status::Ok();
+    } else if (wrapped->key == nullptr) {
+      wrapped->under = *under;
+      if (key.code() == StatusCode::kNotFound) {
+        *why = "it is under key " + KeyIdText(*under) + ", which the keys file does not hold";
+      }
+    }
+  }
+  return Status::Ok();
+}
+
+void GroupKeyFiles::Load(std::vector<std::string>* notes) {
+  std::error_code error;
+  for (fs::directory_iterator at(options_.directory, error), end; !error && at != end;
+       at.increment(error)) {
+    const std::optional<GroupId> group = GroupOf(at->path());
+    if (!group) continue;
+    Wrapped wrapped;
+    std::string why;
+    if (!Read(*group, &wrapped, &why).ok()) {
+      Destroy(*group);  // a daemon that ended in between had begun to
+      (void)EraseFile(*group);
+      continue;
+    }
+    if (wrapped.key == nullptr) {
+      notes->push_back("the key of group " + ToHex(*group) + " cannot be used: " + why +
+                       ". Its blocks stay, encrypted; with the right encryption_keys_file a "
+                       "restart finds them, and erasing the group gives them up");
+    }
+    const std::lock_guard lock(mutex_);
+    groups_[*group] = std::move(wrapped);
+  }
+}
+
+std::shared_ptr<const GroupKey> GroupKeyFiles::Find(const GroupId& group) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = groups_.find(group);
+  return found == groups_.end() ? nullptr : found->second.key;
+}
+
+bool GroupKeyFiles::IsLocked(const GroupId& group) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = groups_.find(group);
+  return found != groups_.end() && found->second.key == nullptr;
+}
+
+GroupKeyFiles::Counts GroupKeyFiles::counts() const {
+  const std::lock_guard lock(mutex_);
+  Counts counts{.erasures_owed = to_erase_.size()};
+  for (const auto& [group, wrapped] : groups_) {
+    ++(wrapped.key == nullptr ? counts.locked : counts.usable);
+  }
+  return counts;
+}
+
+std::string GroupKeyFiles::LockedUnder() const {
+  const std::lock_guard lock(mutex_);
+  std::set<KeyId> ids;
+  for (const auto& [group, wrapped] : groups_) {
+    if (wrapped.key == nullptr && wrapped.under != 0) ids.insert(wrapped.under);
+  }
+  std::string text;
+  for (const KeyId id : ids) text += (text.empty() ? "" : ", ") + KeyIdText(id);
+  return text;
+}
+
+// ---- new ones ----
+
+Status GroupKeyFiles::Ensure(const GroupId& group) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (to_erase_.contains(group)) {
+      return Status(StatusCode::kIo, "its last key could not be erased", EIO);
+    }
+    const auto found = groups_.find(group);
+    if (found != groups_.end() && found->second.key != nullptr) return Status::Ok();
+  }
+  Wrapped wrapped;
+  std::string why;
+  const Status read = Read(group, &wrapped, &why);
+  if (read.ok() && wrapped.key == nullptr) {
+    const std::lock_guard lock(mutex_);
+    groups_[group] = std::move(wrapped);
+    return Status(StatusCode::kNotFound, "its key is under one that the keys file does not hold");
+  }
+  if (!read.ok()) {
+    CipherKey key;
+    TERRACE_RETURN_IF_ERROR(options_.random(key.bytes()));
+    wrapped = {.key = std::make_shared<GroupKey>(key), .under = ring()->first()};
+    TERRACE_RETURN_IF_ERROR(Create(group, *wrapped.key));
+  }
+  const std::lock_guard lock(mutex_);
+  groups_[group] = std::move(wrapped);
+  return Status::Ok();
+}
+
+Status GroupKeyFiles::Create(const GroupId& group, const GroupKey& key) const {
+  std::error_code error;
+  fs::create_directories(options_.directory, error);
+  if (!error) fs::permissions(options_.directory, fs::perms::owner_all, error);
+  if (error) return Status(StatusCode::kIo, "cannot make the directory of keys", error.value());
+  GroupKey::Record record;
+  TERRACE_RETURN_IF_ERROR(key.Wrap(group, *ring(), options_.random, &record));
+  File content{};
+  std::ranges::copy(record, content[0].begin());
+  const std::string path = PathOf(group);
+  const std::string draft = path + std::string(kDraftSuffix);
+  {
+    const OpenFile file(draft, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0600);
+    const std::span<const std::byte> all(content.front().data(), kGroupKeyFileBytes);
+    if (file.fd() < 0 || !WriteAt(file.fd(), all, 0) || fsync(file.fd()) != 0) {
+      const Status failed = FromErrno("cannot write the key's file");
+      unlink(draft.c_str());
+      return failed;
+    }
+  }
+  TERRACE_RETURN_IF_ERROR(Pass(GroupKeyStep::kDraftWritten));
+  if (rename(draft.c_str(), path.c_str()) != 0) return FromErrno("cannot place the key's file");
+  return SyncDirectory();
+}
+
+// ---- another ring ----
+
+// At any moment one place at least has a whole record.
+Status GroupKeyFiles::WrapAnew(const GroupId& group, const GroupKey& key) const {
+  const OpenFile file(PathOf(group), O_RDWR | O_NOFOLLOW, 0);
+  if (file.fd() < 0) return FromErrno("cannot open the key's file");
+  File content;
+  TERRACE_RETURN_IF_ERROR(ReadFile(file.fd(), &content));
+  const std::shared_ptr<const KeyRing> ring = this->ring();
+  // Of two whole ones, which a crash has left, the one under the ring's first key stays.
+  const auto is_good = [&](size_t place) {
+    return Unwrap(content[place], group, *ring).ok() &&
+           WrappedUnder(content[place], group) == ring->first();
+  };
+  size_t good = is_good(0) ? 0 : 1;
+  if (!is_good(good)) {
+    // The old record may be under a key that has left the ring: it is where a record is.
+    good = WrappedUnder(content[0], group) ? 1 : 0;
+    GroupKey::Record record;
+    TERRACE_RETURN_IF_ERROR(key.Wrap(group, *ring, options_.random, &record));
+    Place place{};
+    std::ranges::copy(record, place.begin());
+    if (!WriteAt(file.fd(), place, static_cast<off_t>(good * kGroupKeyPlaceBytes)) ||
+        fsync(file.fd()) != 0) {
+      return FromErrno("cannot write the key's file");
+    }
+  }
+  TERRACE_RETURN_IF_ERROR(Pass(GroupKeyStep::kPlaceWritten));
+  if (!IsZero(content[1 - good])) {
+    if (!WriteAt(file.fd(), Place{}, static_cast<off_t>((1 - good) * kGroupKeyPlaceBytes)) ||
+        fsync(file.fd()) != 0) {
+      return FromErrno("cannot clear the old record in the key's file");
+    }
+  }
+  return Pass(GroupKeyStep::kPlaceCleared);
+}
+
+Status GroupKeyFiles::SetRing(std::shared_ptr<const KeyRing> ring,
+                              std::vector<std::string>* notes) {
+  std::map<GroupId, Wrapped> groups;
+  {
+    const std::lock_guard lock(mutex_);
+    ring_ = std::move(ring);
+    groups = groups_;
+  }
+  Status worst;
+  for (auto& [group, wrapped] : groups) {
+    std::string why;
+    if (wrapped.key == nullptr && !Read(group, &wrapped, &why).ok()) continue;
+    if (wrapped.key == nullptr) continue;
+    const Status status = WrapAnew(group, *wrapped.key);
+    if (status.code() == StatusCode::kGone) continue;  // destroyed meanwhile
+    if (!status.ok()) {
+      worst = status;
+      notes->push_back("the key of group " + ToHex(group) + " stays under " +
+                       KeyIdText(wrapped.under) + ": " + status.what() + " (" +
+                       strerror(status.detail()) + "); keep that key, and reload again");
+      continue;
+    }
+    wrapped.under = this->ring()->first();
+    const std::lock_guard lock(mutex_);
+    const auto found = groups_.find(group);
+    if (found != groups_.end()) found->second = wrapped;  // not destroyed meanwhile
+  }
+  return worst;
+}
+
+// ---- the end of one ----
+
+void GroupKeyFiles::Destroy(const GroupId& group) {
+  const std::lock_guard lock(mutex_);
+  to_erase_.insert(group);
+  const auto found = groups_.find(group);
+  if (found == groups_.end()) return;
+  if (found->second.key != nullptr) found->second.key->Destroy();
+  groups_.erase(found);
+}
+
+bool GroupKeyFiles::has_erasures_owed() const {
+  const std::lock_guard lock(mutex_);
+  return !to_erase_.empty();
+}
+
+Status GroupKeyFiles::EraseFile(const GroupId& group) {
+  const std::string path = PathOf(group);
+  {
+    const OpenFile file(path, O_WRONLY | O_NOFOLLOW, 0);
+    if (file.fd() < 0 && errno != ENOENT) return FromErrno("cannot open the key's file");
+    if (file.fd() >= 0) {
+      const File zeros{};
+      const std::span<const std::byte> all(zeros.front().data(), kGroupKeyFileBytes);
+      if (!WriteAt(file.fd(), all, 0) || fsync(file.fd()) != 0) {
+        return FromErrno("cannot overwrite the key's file");
+      }
+      TERRACE_RETURN_IF_ERROR(Pass(GroupKeyStep::kErasedInPlace));
+      if (unlink(path.c_str()) != 0) return FromErrno("cannot remove the key's file");
+      TERRACE_RETURN_IF_ERROR(Pass(GroupKeyStep::kUnlinked));
+      TERRACE_RETURN_IF_ERROR(SyncDirectory());
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  to_erase_.erase(group);
+  return Status::Ok();
+}
+
+}  // namespace terrace

@@ -1,0 +1,106 @@
+// GroupKeyFiles: the keys of a domain's groups, each wrapped under a key of the ring in a file of
+// its own (docs/DISK_FORMAT.md, Group keys), and in memory for the tier that encrypts with them.
+//
+// A file holds two places for its record, one of them zeros: a key is wrapped anew into the other
+// place and synced before the old one is cleared, so that no crash loses it and no old wrapping
+// stays. A key whose file cannot be opened with this ring is *locked*: its file stays as it is, and
+// nothing is written under its group until the key of the ring is back or the group is erased.
+//
+// THREADING: any; what says so blocks, one such call at a time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "terrace/block_key.h"
+#include "terrace/status.h"
+#include "tiers/crypto/group_key.h"
+#include "tiers/crypto/key_ring.h"
+
+namespace terrace {
+
+inline constexpr std::string_view kGroupKeySuffix = ".key";
+inline constexpr size_t kGroupKeyPlaceBytes = 4096;  // no loss of power tears both
+inline constexpr size_t kGroupKeyFileBytes = 2 * kGroupKeyPlaceBytes;
+
+// Each write of a key's file, that a test may fail or end the process at.
+enum class GroupKeyStep : uint8_t {
+  kDraftWritten,   // of a new file, not in its place yet
+  kPlaceWritten,   // the other place has the new record, synced
+  kPlaceCleared,   // the old one is zeros, synced
+  kErasedInPlace,  // both are zeros, synced
+  kUnlinked,
+};
+
+class GroupKeyFiles final : public GroupKeys {
+ public:
+  struct Options {
+    std::string directory;  // made with the first file
+    std::shared_ptr<const KeyRing> ring;
+    RandomFill random = KernelRandom;
+    // False: the step fails as if the drive had. None: all go on.
+    std::function<bool(GroupKeyStep)> may_go_on;
+  };
+  struct Counts {
+    uint64_t usable = 0, locked = 0;
+    uint64_t erasures_owed = 0;  // of files that could not be destroyed
+  };
+  explicit GroupKeyFiles(Options options);
+
+  // At start: whose keys are there. Blocks.
+  void Load(std::vector<std::string>* notes);
+  std::shared_ptr<const GroupKey> Find(const GroupId& group) const override;
+
+  // There is a key that cannot be opened: what it wrote may come back.
+  bool IsLocked(const GroupId& group) const;
+
+  // The group has a key that a successor finds, an old one or a new one. kNotFound: it is locked.
+  // Blocks.
+  Status Ensure(const GroupId& group);
+  // The ring has changed: all keys are under its first one afterwards, but for those that stay
+  // locked. What failed is in the notes, and stays under its old key. Blocks.
+  Status SetRing(std::shared_ptr<const KeyRing> ring, std::vector<std::string>* notes);
+
+  // Of a group, locked or not: nothing under its key can be read any more, whatever becomes of the
+  // file. Does not block.
+  void Destroy(const GroupId& group);
+  // The file of a key that was destroyed is overwritten, and gone. kIo: it is not; asked again with
+  // any other. Blocks.
+  Status EraseFile(const GroupId& group);
+  // Files of destroyed keys that are still there.
+  bool has_erasures_owed() const;
+
+  Counts counts() const;
+  // "<id>, <id>": keys of the ring that locked files want, for a person.
+  std::string LockedUnder() const;
+
+ private:
+  struct Wrapped {
+    std::shared_ptr<GroupKey> key;  // null: locked
+    KeyId under = 0;                // 0: nobody can tell
+  };
+
+  std::string PathOf(const GroupId& group) const;
+  // kNotFound: no file, or one that was being erased.
+  Status Read(const GroupId& group, Wrapped* wrapped, std::string* why) const;
+  Status Create(const GroupId& group, const GroupKey& key) const;
+  Status WrapAnew(const GroupId& group, const GroupKey& key) const;
+  Status SyncDirectory() const;
+  Status Pass(GroupKeyStep step) const;
+  std::shared_ptr<const KeyRing> ring() const;
+
+  const Options options_;
+  mutable std::mutex mutex_;  // of what follows
+  std::shared_ptr<const KeyRing> ring_;
+  std::map<GroupId, Wrapped> groups_;
+  std::set<GroupId> to_erase_;
+};
+
+}  // namespace terrace

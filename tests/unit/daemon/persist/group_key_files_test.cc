@@ -1,0 +1,205 @@
+#include "daemon/persist/group_key_files.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sim/group_keys.h"
+
+namespace terrace {
+namespace {
+
+using sim::KeyFrom;
+
+constexpr GroupId kGroup{1, 2}, kOther{3, 4};
+
+std::shared_ptr<const KeyRing> RingOf(std::vector<uint64_t> seeds) {
+  std::vector<CipherKey> keys;
+  for (const uint64_t seed : seeds) keys.push_back(KeyFrom(seed));
+  return std::make_shared<const KeyRing>(std::move(keys));
+}
+
+class GroupKeyFilesTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = testing::TempDir() + "terrace-group-keys-XXXXXX";
+    directory_ = mkdtemp(name.data());
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+
+  // A daemon begins on what is there.
+  std::unique_ptr<GroupKeyFiles> Open(std::vector<uint64_t> seeds,
+                                      std::function<bool(GroupKeyStep)> may_go_on = {}) {
+    auto files =
+        std::make_unique<GroupKeyFiles>(GroupKeyFiles::Options{.directory = directory_ + "/keys",
+                                                               .ring = RingOf(std::move(seeds)),
+                                                               .may_go_on = std::move(may_go_on)});
+    notes_.clear();
+    files->Load(&notes_);
+    return files;
+  }
+  // Two keys are one if they make the same of the same.
+  static std::vector<std::byte> Mark(const std::shared_ptr<const GroupKey>& key) {
+    CipherKey derived;
+    if (key == nullptr || !key->Derive({}, {}, &derived).ok()) return {};
+    return {derived.bytes().begin(), derived.bytes().end()};
+  }
+  std::string PathOf(const GroupId& group) const {
+    return directory_ + "/keys/" + ToHex(group) + ".key";
+  }
+  std::string Content(const GroupId& group) const {
+    std::ifstream file(PathOf(group), std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+
+  std::string directory_;
+  std::vector<std::string> notes_;
+};
+
+TEST_F(GroupKeyFilesTest, AKeyIsMadeOnceAndFoundByTheNextDaemon) {
+  auto files = Open({5});
+  EXPECT_EQ(files->Find(kGroup), nullptr);
+  ASSERT_TRUE(files->Ensure(kGroup).ok());
+  ASSERT_TRUE(files->Ensure(kOther).ok());
+  const std::vector<std::byte> mark = Mark(files->Find(kGroup));
+  EXPECT_NE(mark, Mark(files->Find(kOther)));
+  ASSERT_TRUE(files->Ensure(kGroup).ok());
+  EXPECT_EQ(Mark(files->Find(kGroup)), mark);
+  files = Open({5});
+  EXPECT_EQ(Mark(files->Find(kGroup)), mark);
+  EXPECT_EQ(files->counts().usable, 2u);
+  struct stat about;
+  ASSERT_EQ(stat(PathOf(kGroup).c_str(), &about), 0);
+  EXPECT_EQ(about.st_mode & 0777, 0600u);
+  EXPECT_EQ(about.st_size, static_cast<off_t>(kGroupKeyFileBytes));
+}
+
+TEST_F(GroupKeyFilesTest, AKeyUnderAnotherRingIsLockedAndStaysAsItIs) {
+  ASSERT_TRUE(Open({5})->Ensure(kGroup).ok());
+  const std::string before = Content(kGroup);
+  auto files = Open({6});
+  EXPECT_EQ(files->Find(kGroup), nullptr);
+  EXPECT_EQ(files->counts().locked, 1u);
+  ASSERT_EQ(notes_.size(), 1u);
+  EXPECT_NE(notes_[0].find(KeyIdText(RingOf({5})->first())), std::string::npos) << notes_[0];
+  EXPECT_EQ(files->LockedUnder(), KeyIdText(RingOf({5})->first()));
+  EXPECT_EQ(files->Ensure(kGroup).code(), StatusCode::kNotFound);
+  ASSERT_TRUE(files->SetRing(RingOf({7}), &notes_).ok());
+  EXPECT_EQ(Content(kGroup), before);
+  // The key comes back while the daemon runs.
+  ASSERT_TRUE(files->SetRing(RingOf({7, 5}), &notes_).ok());
+  EXPECT_NE(files->Find(kGroup), nullptr);
+  EXPECT_NE(Open({7})->Find(kGroup), nullptr);
+}
+
+TEST_F(GroupKeyFilesTest, AnotherRingWrapsEveryKeyAnewAndLeavesNothingOfTheOldWrapping) {
+  auto files = Open({5});
+  ASSERT_TRUE(files->Ensure(kGroup).ok());
+  const std::vector<std::byte> mark = Mark(files->Find(kGroup));
+  const std::string old_record = Content(kGroup).substr(48, 80);
+  // Without the old key: it is in memory.
+  ASSERT_TRUE(files->SetRing(RingOf({6}), &notes_).ok());
+  EXPECT_EQ(Content(kGroup).find(old_record), std::string::npos);
+  EXPECT_EQ(Open({5})->Find(kGroup), nullptr);
+  EXPECT_EQ(Mark(Open({6})->Find(kGroup)), mark);
+}
+
+// Whatever a wrapping anew was at when the daemon ended, the next has the key, under one of both
+// rings' first keys or under both.
+TEST_F(GroupKeyFilesTest, NoCrashOfAWrappingLosesTheKey) {
+  for (const GroupKeyStep end : {GroupKeyStep::kPlaceWritten, GroupKeyStep::kPlaceCleared}) {
+    auto files = Open({5}, [end](GroupKeyStep step) { return step != end; });
+    ASSERT_TRUE(files->Ensure(kGroup).ok());
+    const std::vector<std::byte> mark = Mark(files->Find(kGroup));
+    EXPECT_FALSE(files->SetRing(RingOf({6, 5}), &notes_).ok());
+    EXPECT_EQ(Mark(files->Find(kGroup)), mark);
+    files = Open({6, 5});
+    EXPECT_EQ(Mark(files->Find(kGroup)), mark);
+    ASSERT_TRUE(files->SetRing(RingOf({6, 5}), &notes_).ok());
+    EXPECT_EQ(Mark(Open({6})->Find(kGroup)), mark);
+    EXPECT_EQ(Open({5})->Find(kGroup), nullptr) << "the old wrapping is still there";
+    std::filesystem::remove_all(directory_ + "/keys");
+  }
+}
+
+// A sector that a loss of power has torn is no record; the other place is.
+TEST_F(GroupKeyFilesTest, AHalfWrittenPlaceIsPassedOver) {
+  auto files = Open({5});
+  ASSERT_TRUE(files->Ensure(kGroup).ok());
+  const std::vector<std::byte> mark = Mark(files->Find(kGroup));
+  std::string content = Content(kGroup);
+  content.replace(kGroupKeyPlaceBytes, 90, content.substr(0, 90));
+  std::ofstream(PathOf(kGroup), std::ios::binary) << content;
+  files = Open({5});
+  EXPECT_EQ(Mark(files->Find(kGroup)), mark);
+  ASSERT_TRUE(files->SetRing(RingOf({6, 5}), &notes_).ok());
+  EXPECT_EQ(Mark(Open({6})->Find(kGroup)), mark);
+}
+
+TEST_F(GroupKeyFilesTest, ADraftThatWasNeverPlacedIsNoKey) {
+  auto files = Open({5}, [](GroupKeyStep step) { return step != GroupKeyStep::kDraftWritten; });
+  EXPECT_FALSE(files->Ensure(kGroup).ok());
+  EXPECT_EQ(files->Find(kGroup), nullptr);
+  files = Open({5});
+  EXPECT_EQ(files->Find(kGroup), nullptr);
+  EXPECT_TRUE(files->Ensure(kGroup).ok());
+}
+
+TEST_F(GroupKeyFilesTest, WhatIsDestroyedIsGoneFromMemoryAtOnceAndThenFromTheDrive) {
+  auto files = Open({5});
+  ASSERT_TRUE(files->Ensure(kGroup).ok());
+  const std::shared_ptr<const GroupKey> held = files->Find(kGroup);
+  const std::vector<std::byte> mark = Mark(held);
+  files->Destroy(kGroup);
+  EXPECT_TRUE(held->is_destroyed());
+  EXPECT_EQ(files->Find(kGroup), nullptr);
+  EXPECT_TRUE(files->has_erasures_owed());
+  EXPECT_FALSE(files->Ensure(kGroup).ok()) << "its file is still there";
+  ASSERT_TRUE(files->EraseFile(kGroup).ok());
+  EXPECT_FALSE(files->has_erasures_owed());
+  EXPECT_FALSE(std::filesystem::exists(PathOf(kGroup)));
+  ASSERT_TRUE(files->Ensure(kGroup).ok());
+  EXPECT_NE(Mark(files->Find(kGroup)), mark);
+}
+
+TEST_F(GroupKeyFilesTest, AnErasureThatACrashCutShortIsEndedAtTheNextStart) {
+  auto files = Open({5}, [](GroupKeyStep step) { return step != GroupKeyStep::kErasedInPlace; });
+  ASSERT_TRUE(files->Ensure(kGroup).ok());
+  files->Destroy(kGroup);
+  EXPECT_FALSE(files->EraseFile(kGroup).ok());
+  EXPECT_TRUE(files->has_erasures_owed());
+  EXPECT_TRUE(std::filesystem::exists(PathOf(kGroup)));
+  EXPECT_EQ(Content(kGroup), std::string(kGroupKeyFileBytes, '\0'));
+  files = Open({5});
+  EXPECT_FALSE(std::filesystem::exists(PathOf(kGroup)));
+  EXPECT_FALSE(files->has_erasures_owed());
+}
+
+TEST_F(GroupKeyFilesTest, ALockedKeyCanBeErased) {
+  ASSERT_TRUE(Open({5})->Ensure(kGroup).ok());
+  auto files = Open({6});
+  files->Destroy(kGroup);
+  ASSERT_TRUE(files->EraseFile(kGroup).ok());
+  EXPECT_TRUE(files->Ensure(kGroup).ok());
+  EXPECT_EQ(files->counts().locked, 0u);
+}
+
+TEST_F(GroupKeyFilesTest, WithoutRandomBytesThereIsNoKey) {
+  GroupKeyFiles files(
+      {.directory = directory_ + "/keys", .ring = RingOf({5}), .random = [](std::span<std::byte>) {
+         return Status(StatusCode::kIo, "none", EIO);
+       }});
+  EXPECT_EQ(files.Ensure(kGroup).code(), StatusCode::kIo);
+  EXPECT_EQ(files.Find(kGroup), nullptr);
+}
+
+}  // namespace
+}  // namespace terrace
