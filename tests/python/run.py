@@ -25,6 +25,7 @@ NEEDS = {"test_torch.py": ["pytest", "torch"], "test_handoff.py": ["pytest", "to
          "test_vllm_retention.py": ["pytest", "torch", "numpy"],
          "test_vllm_events.py": ["pytest", "torch", "numpy", "zmq", "msgpack"],
          "test_vllm_hints.py": ["pytest", "torch", "numpy"],
+         "test_vllm_retention.py": ["pytest", "torch", "numpy"],
          "test_request_hints.py": ["pytest"],
          "test_retention.py": ["pytest"], "test_api_reference.py": ["pytest"],
          "test_kv_relay.py": ["pytest", "numpy", "zmq", "msgpack"],
