@@ -273,4 +273,16 @@ uint32_t RedisKeyNames::PresenceBit(const RedisBlockName& name) {
          static_cast<uint32_t>(name.key.low % kRedisPresenceBits);
 }
 
+BlockRecord RecordOf(const RedisManifest& manifest) {
+  BlockRecord record{manifest};
+  record.part_checksums = manifest.part_checksums;
+  return record;
+}
+
+RedisManifest ManifestOf(const BlockRecord& record) {
+  RedisManifest manifest{record};
+  manifest.part_checksums.assign(record.part_checksums.begin(), record.part_checksums.end());
+  return manifest;
+}
+
 }  // namespace terrace

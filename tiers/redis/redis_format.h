@@ -23,6 +23,7 @@
 #include "tiers/crypto/key_ring.h"
 #include "tiers/crypto/payload_seal.h"
 #include "tiers/shared_name.h"
+#include "tiers/tier.h"
 
 namespace terrace {
 
@@ -113,5 +114,9 @@ class RedisKeyNames {
   const std::string prefix_;  // with the version
   const DomainSecret secret_;
 };
+
+// What a manifest says of its block, and of a block what a manifest says.
+BlockRecord RecordOf(const RedisManifest& manifest);
+RedisManifest ManifestOf(const BlockRecord& record);
 
 }  // namespace terrace

@@ -36,18 +36,6 @@ struct Answer {
   std::optional<uint64_t> generation;  // of its group, if the server was asked
 };
 
-BlockRecord RecordOf(const RedisManifest& manifest) {
-  BlockRecord record{manifest};
-  record.part_checksums = manifest.part_checksums;
-  return record;
-}
-
-RedisManifest ManifestOf(const BlockRecord& record) {
-  RedisManifest manifest{record};
-  manifest.part_checksums.assign(record.part_checksums.begin(), record.part_checksums.end());
-  return manifest;
-}
-
 }  // namespace
 
 // What both threads see. Whoever puts the first thing into an empty box wakes the other side.
@@ -643,11 +631,9 @@ void RedisTier::Forget(const GroupId& group) {
 }
 
 bool RedisTier::is_forgetting_durable() const {
-  if (state_->erases_in_flight > 0) return false;
-  if (state_->options.keep == nullptr || state_->kept_revision == state_->keep_revision) {
-    return true;
-  }
-  return state_->owed_count == 0;
+  const State& s = *state_;
+  const bool is_kept = s.options.keep == nullptr || s.kept_revision == s.keep_revision;
+  return s.erases_in_flight == 0 && (is_kept || s.owed_count == 0);
 }
 
 void RedisTier::Kept(uint64_t revision) {
@@ -666,9 +652,8 @@ uint64_t RedisTier::fetches_locked() const {
 
 void RedisTier::Tick() {
   std::vector<GroupId> owed;
-  for (const auto& [group, known] : state_->known) {
+  for (const auto& [group, known] : state_->known)
     if (known.is_owed) owed.push_back(group);
-  }
   for (const GroupId& group : owed) state_->StartRise(group);
   if (state_->is_stopped) return;
   state_->Give(
