@@ -71,14 +71,13 @@ class SharedTier {
                        std::span<const std::byte> from) = 0;
   // kInvalid: more names than one probe takes.
   virtual Status Probe(uint64_t probe_id, std::span<const RedisBlockName> names) = 0;
-  // Takes the block away, whoever stored it. No answer follows; where the server did not do it the
-  // whole group is forgotten, as by Forget.
+  // Takes the block away, whoever stored it. No answer follows.
   virtual Status Erase(const RedisBlockName& name) = 0;
   // What was stored of the group before, by whatever host, is never found or fetched again, not
   // here and, once they have heard of it, nowhere. Takes effect at once; a server that is away is
   // told when it is back, and nothing of the group is asked from it or given to it before.
   virtual void Forget(const GroupId& group) = 0;
-  // No successor of this process would find what every Erase and Forget so far was about.
+  // Every Forget so far would be known to a successor of this process.
   virtual bool is_forgetting_durable() const = 0;
   // At least once a second: does what is owed.
   virtual void Tick() {}

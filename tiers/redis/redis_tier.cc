@@ -81,8 +81,6 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
     owed_count -= one->is_owed ? 1 : 0;
     one->is_owed = is_owed;
   }
-  // The group's generation is to rise, whatever becomes of this process.
-  void Owe(const GroupId& group);
   void LearnGeneration(const GroupId& group, uint64_t generation);
   // kUnsupported: the group is not to be used now. Else whether the server is to be asked first,
   // which costs a round trip; `is_look` wants to know what others have done since.
@@ -107,7 +105,6 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
   uint64_t next_id = 1;
   uint64_t bytes_in_flight = 0, read_bytes_in_flight = 0;
   uint64_t probes = 0, probes_remembered = 0;
-  uint64_t erases_in_flight = 0;
   FetchSpeed speed;
   RedisAbsence absence;
   bool is_stopped = false;
@@ -244,24 +241,9 @@ void RedisTier::State::Deliver(Answer& answer) {
       return;
     }
     case Answer::Kind::kErase:
-      --erases_in_flight;
-      // It may be there yet, and be found when the server is back: its group is forgotten.
-      if (!answer.status.ok()) {
-        Owe(operation.group);
-        options.listener->OnSharedForgotten(operation.group);
-      }
-      return;
     case Answer::Kind::kRise:
       return;
   }
-}
-
-void RedisTier::State::Owe(const GroupId& group) {
-  Known& group_known = KnownOf(group);
-  ++group_known.forgets;
-  SetOwed(&group_known, true);
-  Keep();
-  StartRise(group);
 }
 
 // ---- generations ----
@@ -608,7 +590,6 @@ Status RedisTier::Erase(const RedisBlockName& name) {
   uint64_t id = 0;
   TERRACE_RETURN_IF_ERROR(
       state_->Admit({.kind = Answer::Kind::kErase, .group = name.group, .names = {named}}, &id));
-  ++state_->erases_in_flight;
   state_->absence.Remember(named, RedisNowUs());
   const auto erase = [state = state_.get(), id, named](Status agreed, uint64_t generation) {
     if (!agreed.ok()) {
@@ -627,13 +608,19 @@ Status RedisTier::Erase(const RedisBlockName& name) {
 }
 
 void RedisTier::Forget(const GroupId& group) {
-  if (!state_->is_stopped) state_->Owe(group);
+  if (state_->is_stopped) return;
+  State::Known& known = state_->KnownOf(group);
+  ++known.forgets;
+  state_->SetOwed(&known, true);
+  state_->Keep();
+  state_->StartRise(group);
 }
 
 bool RedisTier::is_forgetting_durable() const {
-  const State& s = *state_;
-  const bool is_kept = s.options.keep == nullptr || s.kept_revision == s.keep_revision;
-  return s.erases_in_flight == 0 && (is_kept || s.owed_count == 0);
+  if (state_->options.keep == nullptr || state_->kept_revision == state_->keep_revision) {
+    return true;
+  }
+  return state_->owed_count == 0;
 }
 
 void RedisTier::Kept(uint64_t revision) {

@@ -566,35 +566,6 @@ TEST(RedisTier, WhatIsOwedIsToldWhenTheServerIsThere) {
   EXPECT_TRUE(a.rig->tier().is_forgetting_durable());
 }
 
-// PROMISE: T03 an erasure that a server was not there for
-TEST(RedisTier, WhatAServerDidNotEraseIsNeverFoundAgain) {
-  TERRACE_NEEDS_REDIS();
-  RedisProcess server;
-  RememberingHost a(server.unix_endpoint());
-  const RedisBlockName name = RedisTestName(1, 3);
-  ASSERT_TRUE(a.rig->StoreNow(name, 5, 1000).ok());
-  ASSERT_TRUE(a.rig->tier().Erase(name).ok());
-  EXPECT_FALSE(a.rig->tier().is_forgetting_durable()) << "the server may not know yet";
-  ASSERT_TRUE(a.rig->RunUntil([&] { return a.rig->tier().is_forgetting_durable(); }));
-  EXPECT_EQ(a.rig->tier().stats().forgets_owed, 0u) << "it was erased by name";
-  ASSERT_TRUE(a.rig->StoreNow(name, 6, 1000).ok());
-  server.Pause();
-  ASSERT_TRUE(a.rig->tier().Erase(name).ok());
-  ASSERT_TRUE(a.rig->RunUntil([&] { return a.rig->tier().stats().forgets_owed == 1; }));
-  ASSERT_FALSE(a.kept.empty());
-  EXPECT_TRUE(a.kept[0].is_owed) << "a successor is told";
-  EXPECT_FALSE(a.rig->tier().is_forgetting_durable());
-  a.rig->tier().Kept(a.revision);
-  EXPECT_TRUE(a.rig->tier().is_forgetting_durable());
-  EXPECT_FALSE(a.rig->forgotten.empty()) << "what waits to be stored is of before";
-  server.Resume();
-  ASSERT_TRUE(a.rig->RunUntil([&] {
-    a.rig->tier().Tick();
-    return a.rig->tier().stats().is_ready && a.rig->tier().stats().forgets_owed == 0;
-  }));
-  EXPECT_EQ(a.rig->FetchNow(name, 1000).status.code(), StatusCode::kNotFound);
-}
-
 TEST(RedisTier, AManifestThatIsCarriedToAnotherGenerationIsNotBelieved) {
   TERRACE_NEEDS_REDIS();
   RedisProcess server;
