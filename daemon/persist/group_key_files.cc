@@ -56,6 +56,16 @@ Status ReadFile(int fd, File* file) {
   return Status::Ok();
 }
 
+std::string PathIn(const std::string& directory, const GroupId& group) {
+  return directory + "/" + ToHex(group) + std::string(kGroupKeySuffix);
+}
+
+Status SyncOf(const std::string& directory) {
+  const OpenFile file(directory, O_RDONLY | O_DIRECTORY, 0);
+  if (file.fd() >= 0 && fsync(file.fd()) == 0) return Status::Ok();
+  return FromErrno("cannot sync the directory of keys");
+}
+
 std::optional<GroupId> GroupOf(const fs::path& path) {
   if (path.extension() != kGroupKeySuffix) return std::nullopt;
   const Result<GroupId> id = ParseId<GroupIdTag>(path.stem().string());
@@ -74,7 +84,7 @@ std::shared_ptr<const KeyRing> GroupKeyFiles::ring() const {
 }
 
 std::string GroupKeyFiles::PathOf(const GroupId& group) const {
-  return options_.directory + "/" + ToHex(group) + std::string(kGroupKeySuffix);
+  return PathIn(options_.directory, group);
 }
 
 Status GroupKeyFiles::Pass(GroupKeyStep step) const {
@@ -82,19 +92,12 @@ Status GroupKeyFiles::Pass(GroupKeyStep step) const {
   return Status(StatusCode::kIo, "writing the key's file", EIO);
 }
 
-Status GroupKeyFiles::SyncDirectory() const {
-  const OpenFile directory(options_.directory, O_RDONLY | O_DIRECTORY, 0);
-  if (directory.fd() < 0 || fsync(directory.fd()) != 0) {
-    return FromErrno("cannot sync the directory of keys");
-  }
-  return Status::Ok();
-}
-
 // ---- what is there ----
 
-Status GroupKeyFiles::Read(const GroupId& group, Wrapped* wrapped, std::string* why) const {
+Status GroupKeyFiles::Read(const std::string& path, const GroupId& group, Wrapped* wrapped,
+                           std::string* why) const {
   *wrapped = {};
-  const OpenFile file(PathOf(group), O_RDONLY | O_NOFOLLOW, 0);
+  const OpenFile file(path, O_RDONLY | O_NOFOLLOW, 0);
   if (file.fd() < 0 && errno == ENOENT) return Status(StatusCode::kNotFound, "there is no key");
   File content;
   Status read =
@@ -125,7 +128,45 @@ Status GroupKeyFiles::Read(const GroupId& group, Wrapped* wrapped, std::string* 
   return Status::Ok();
 }
 
+// Another key of a group that has one here stays where it is, until the group is erased.
+Status GroupKeyFiles::Bring(const std::string& directory, const GroupId& group) const {
+  Wrapped here, there;
+  std::string why;
+  const bool is_there = Read(PathIn(directory, group), group, &there, &why).ok();
+  if (!is_there) return Status::Ok();  // it was being erased
+  if (Read(PathOf(group), group, &here, &why).ok()) {
+    const bool is_same = here.key != nullptr && there.key != nullptr
+                             ? here.key->id() == there.key->id()
+                             : here.key == there.key;
+    return is_same ? Status::Ok() : Status(StatusCode::kExists, "another key is in use", EEXIST);
+  }
+  File content;
+  const OpenFile file(PathIn(directory, group), O_RDONLY | O_NOFOLLOW, 0);
+  if (file.fd() < 0) return FromErrno("cannot open the key's file");
+  TERRACE_RETURN_IF_ERROR(ReadFile(file.fd(), &content));
+  return Write(group, {content.front().data(), kGroupKeyFileBytes});
+}
+
+void GroupKeyFiles::BringAll(std::vector<std::string>* notes) const {
+  for (const std::string& directory : options_.other_directories) {
+    std::error_code error;
+    std::vector<GroupId> groups;
+    for (fs::directory_iterator at(directory, error), end; !error && at != end;
+         at.increment(error)) {
+      if (const std::optional<GroupId> group = GroupOf(at->path())) groups.push_back(*group);
+    }
+    for (const GroupId& group : groups) {
+      const Status status = Bring(directory, group);
+      if (status.ok()) continue;
+      notes->push_back("the key of group " + ToHex(group) + " stays in " + directory + ": " +
+                       status.what() + " (" + strerror(status.detail()) +
+                       "). What was written under it cannot be used meanwhile");
+    }
+  }
+}
+
 void GroupKeyFiles::Load(std::vector<std::string>* notes) {
+  BringAll(notes);
   std::error_code error;
   for (fs::directory_iterator at(options_.directory, error), end; !error && at != end;
        at.increment(error)) {
@@ -133,7 +174,7 @@ void GroupKeyFiles::Load(std::vector<std::string>* notes) {
     if (!group) continue;
     Wrapped wrapped;
     std::string why;
-    if (!Read(*group, &wrapped, &why).ok()) {
+    if (!Read(PathOf(*group), *group, &wrapped, &why).ok()) {
       Destroy(*group);  // a daemon that ended in between had begun to
       (void)EraseFile(*group);
       continue;
@@ -193,7 +234,7 @@ Status GroupKeyFiles::Ensure(const GroupId& group) {
   }
   Wrapped wrapped;
   std::string why;
-  const Status read = Read(group, &wrapped, &why);
+  const Status read = Read(PathOf(group), group, &wrapped, &why);
   if (read.ok() && wrapped.key == nullptr) {
     const std::lock_guard lock(mutex_);
     groups_[group] = std::move(wrapped);
@@ -211,20 +252,23 @@ Status GroupKeyFiles::Ensure(const GroupId& group) {
 }
 
 Status GroupKeyFiles::Create(const GroupId& group, const GroupKey& key) const {
-  std::error_code error;
-  fs::create_directories(options_.directory, error);
-  if (!error) fs::permissions(options_.directory, fs::perms::owner_all, error);
-  if (error) return Status(StatusCode::kIo, "cannot make the directory of keys", error.value());
   GroupKey::Record record;
   TERRACE_RETURN_IF_ERROR(key.Wrap(group, *ring(), options_.random, &record));
   File content{};
   std::ranges::copy(record, content[0].begin());
+  return Write(group, {content.front().data(), kGroupKeyFileBytes});
+}
+
+Status GroupKeyFiles::Write(const GroupId& group, std::span<const std::byte> content) const {
+  std::error_code error;
+  fs::create_directories(options_.directory, error);
+  if (!error) fs::permissions(options_.directory, fs::perms::owner_all, error);
+  if (error) return Status(StatusCode::kIo, "cannot make the directory of keys", error.value());
   const std::string path = PathOf(group);
   const std::string draft = path + std::string(kDraftSuffix);
   {
     const OpenFile file(draft, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0600);
-    const std::span<const std::byte> all(content.front().data(), kGroupKeyFileBytes);
-    if (file.fd() < 0 || !WriteAt(file.fd(), all, 0) || fsync(file.fd()) != 0) {
+    if (file.fd() < 0 || !WriteAt(file.fd(), content, 0) || fsync(file.fd()) != 0) {
       const Status failed = FromErrno("cannot write the key's file");
       unlink(draft.c_str());
       return failed;
@@ -232,14 +276,15 @@ Status GroupKeyFiles::Create(const GroupId& group, const GroupKey& key) const {
   }
   TERRACE_RETURN_IF_ERROR(Pass(GroupKeyStep::kDraftWritten));
   if (rename(draft.c_str(), path.c_str()) != 0) return FromErrno("cannot place the key's file");
-  return SyncDirectory();
+  return SyncOf(options_.directory);
 }
 
 // ---- another ring ----
 
 // At any moment one place at least has a whole record.
-Status GroupKeyFiles::WrapAnew(const GroupId& group, const GroupKey& key) const {
-  const OpenFile file(PathOf(group), O_RDWR | O_NOFOLLOW, 0);
+Status GroupKeyFiles::WrapAnew(const std::string& path, const GroupId& group,
+                               const GroupKey& key) const {
+  const OpenFile file(path, O_RDWR | O_NOFOLLOW, 0);
   if (file.fd() < 0) return FromErrno("cannot open the key's file");
   File content;
   TERRACE_RETURN_IF_ERROR(ReadFile(file.fd(), &content));
@@ -272,6 +317,19 @@ Status GroupKeyFiles::WrapAnew(const GroupId& group, const GroupKey& key) const 
   return Pass(GroupKeyStep::kPlaceCleared);
 }
 
+Status GroupKeyFiles::WrapAllAnew(const GroupId& group, const GroupKey& key) const {
+  TERRACE_RETURN_IF_ERROR(WrapAnew(PathOf(group), group, key));
+  for (const std::string& directory : options_.other_directories) {
+    const std::string path = PathIn(directory, group);
+    Wrapped copy;
+    std::string why;
+    const bool is_there = Read(path, group, &copy, &why).ok();
+    if (!is_there || copy.key == nullptr || copy.key->id() != key.id()) continue;
+    TERRACE_RETURN_IF_ERROR(WrapAnew(path, group, key));
+  }
+  return Status::Ok();
+}
+
 Status GroupKeyFiles::SetRing(std::shared_ptr<const KeyRing> ring,
                               std::vector<std::string>* notes) {
   std::map<GroupId, Wrapped> groups;
@@ -283,9 +341,9 @@ Status GroupKeyFiles::SetRing(std::shared_ptr<const KeyRing> ring,
   Status worst;
   for (auto& [group, wrapped] : groups) {
     std::string why;
-    if (wrapped.key == nullptr && !Read(group, &wrapped, &why).ok()) continue;
+    if (wrapped.key == nullptr && !Read(PathOf(group), group, &wrapped, &why).ok()) continue;
     if (wrapped.key == nullptr) continue;
-    const Status status = WrapAnew(group, *wrapped.key);
+    const Status status = WrapAllAnew(group, *wrapped.key);
     if (status.code() == StatusCode::kGone) continue;  // destroyed meanwhile
     if (!status.ok()) {
       worst = status;
@@ -318,23 +376,27 @@ bool GroupKeyFiles::has_erasures_owed() const {
   return !to_erase_.empty();
 }
 
-Status GroupKeyFiles::EraseFile(const GroupId& group) {
-  const std::string path = PathOf(group);
-  {
-    const OpenFile file(path, O_WRONLY | O_NOFOLLOW, 0);
-    if (file.fd() < 0 && errno != ENOENT) return FromErrno("cannot open the key's file");
-    if (file.fd() >= 0) {
-      const File zeros{};
-      const std::span<const std::byte> all(zeros.front().data(), kGroupKeyFileBytes);
-      if (!WriteAt(file.fd(), all, 0) || fsync(file.fd()) != 0) {
-        return FromErrno("cannot overwrite the key's file");
-      }
-      TERRACE_RETURN_IF_ERROR(Pass(GroupKeyStep::kErasedInPlace));
-      if (unlink(path.c_str()) != 0) return FromErrno("cannot remove the key's file");
-      TERRACE_RETURN_IF_ERROR(Pass(GroupKeyStep::kUnlinked));
-      TERRACE_RETURN_IF_ERROR(SyncDirectory());
-    }
+Status GroupKeyFiles::EraseIn(const std::string& directory, const GroupId& group) const {
+  const std::string path = PathIn(directory, group);
+  const OpenFile file(path, O_WRONLY | O_NOFOLLOW, 0);
+  if (file.fd() < 0)
+    return errno == ENOENT ? Status::Ok() : FromErrno("cannot open the key's file");
+  const File zeros{};
+  const std::span<const std::byte> all(zeros.front().data(), kGroupKeyFileBytes);
+  if (!WriteAt(file.fd(), all, 0) || fsync(file.fd()) != 0) {
+    return FromErrno("cannot overwrite the key's file");
   }
+  TERRACE_RETURN_IF_ERROR(Pass(GroupKeyStep::kErasedInPlace));
+  if (unlink(path.c_str()) != 0) return FromErrno("cannot remove the key's file");
+  TERRACE_RETURN_IF_ERROR(Pass(GroupKeyStep::kUnlinked));
+  return SyncOf(directory);
+}
+
+Status GroupKeyFiles::EraseFile(const GroupId& group) {
+  for (const std::string& directory : options_.other_directories) {
+    TERRACE_RETURN_IF_ERROR(EraseIn(directory, group));
+  }
+  TERRACE_RETURN_IF_ERROR(EraseIn(options_.directory, group));
   const std::lock_guard lock(mutex_);
   to_erase_.erase(group);
   return Status::Ok();

@@ -15,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,6 +44,9 @@ class GroupKeyFiles final : public GroupKeys {
  public:
   struct Options {
     std::string directory;  // made with the first file
+    // Where files may lie from when the paths were others: they are copied here at start, wrapped
+    // anew and erased where they are.
+    std::vector<std::string> other_directories;
     std::shared_ptr<const KeyRing> ring;
     RandomFill random = KernelRandom;
     // False: the step fails as if the drive had. None: all go on.
@@ -88,11 +92,17 @@ class GroupKeyFiles final : public GroupKeys {
   };
 
   std::string PathOf(const GroupId& group) const;
+  Status Write(const GroupId& group, std::span<const std::byte> content) const;
+  Status Bring(const std::string& directory, const GroupId& group) const;
+  void BringAll(std::vector<std::string>* notes) const;
+  Status EraseIn(const std::string& directory, const GroupId& group) const;
   // kNotFound: no file, or one that was being erased.
-  Status Read(const GroupId& group, Wrapped* wrapped, std::string* why) const;
+  Status Read(const std::string& path, const GroupId& group, Wrapped* wrapped,
+              std::string* why) const;
   Status Create(const GroupId& group, const GroupKey& key) const;
-  Status WrapAnew(const GroupId& group, const GroupKey& key) const;
-  Status SyncDirectory() const;
+  Status WrapAnew(const std::string& path, const GroupId& group, const GroupKey& key) const;
+  // Its file, and those of the same key in other directories.
+  Status WrapAllAnew(const GroupId& group, const GroupKey& key) const;
   Status Pass(GroupKeyStep step) const;
   std::shared_ptr<const KeyRing> ring() const;
 

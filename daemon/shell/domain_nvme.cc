@@ -117,8 +117,11 @@ void DomainNvme::NoteCapacity(uint64_t capacity_bytes) const {
 }
 
 void DomainNvme::OpenCiphers() {
-  keys_ = std::make_unique<GroupKeyFiles>(
-      GroupKeyFiles::Options{.directory = DirectoryOn(0) + "/keys", .ring = options_.ring});
+  GroupKeyFiles::Options keys{.directory = DirectoryOn(0) + "/keys", .ring = options_.ring};
+  for (size_t i = 1; i < disks_.size(); ++i) {
+    keys.other_directories.push_back(DirectoryOn(i) + "/keys");
+  }
+  keys_ = std::make_unique<GroupKeyFiles>(std::move(keys));
   cipher_pool_ = std::make_unique<CipherPool>(CipherPool::Options{.post = options_.post});
   for (Disk*& view : disk_views_) {
     cipher_disks_.push_back(

@@ -374,3 +374,31 @@ def test_redis_gets_cipher_text_which_only_hosts_with_the_key_read():
         assert hits(plain, 1) == 0
         # Neither took anything away.
         assert hits(start("third", old), 1) == BLOCKS
+
+
+def test_drives_in_another_order_and_a_new_one_in_front_lose_no_key_and_keep_none():
+    with host(new_key()) as one:
+        paths = {name: one.directory / name for name in "abc"}
+
+        def begin(*names):
+            said = ", ".join(f'"{paths[name]}"' for name in names)
+            text = one.daemon.config.read_text()
+            before, rest = text.split("paths = [", 1)
+            one.daemon.stop()
+            one.daemon.config.write_text(before + "paths = [" + said + rest[rest.index("]"):])
+            one.daemon.start()
+
+        begin("a", "b")
+        with connect(one.daemon) as client:
+            store(client, 1)
+        for names in ("ba", "cab", "ab"):
+            begin(*names)
+            with connect(one.daemon) as client:
+                assert hits(client, 1) == BLOCKS, names
+        begin("c", "a", "b")
+        done = run_terrace("evict", "--all", "--by-key", "--yes", "--socket", one.daemon.socket)
+        assert done[0] == 0, done
+        assert not [*one.directory.glob("[abc]/d/keys/*.key")]
+        begin("a", "b")
+        with connect(one.daemon) as client:
+            assert hits(client, 1) == 0

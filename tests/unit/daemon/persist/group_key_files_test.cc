@@ -64,6 +64,51 @@ class GroupKeyFilesTest : public testing::Test {
   std::vector<std::string> notes_;
 };
 
+// The paths of the drives come in another order, or another one comes first.
+TEST_F(GroupKeyFilesTest, FilesOfOtherDirectoriesAreFoundWrappedAnewAndErasedThere) {
+  auto files = Open({5});
+  ASSERT_TRUE(files->Ensure(kGroup).ok());
+  const std::vector<std::byte> mark = Mark(files->Find(kGroup));
+  const std::string former = directory_ + "/former";
+  const std::string copy = former + "/" + ToHex(kGroup) + ".key";
+  std::filesystem::rename(directory_ + "/keys", former);
+  const auto open = [&](const std::string& directory, const std::string& other,
+                        std::vector<uint64_t> seeds) {
+    auto opened = std::make_unique<GroupKeyFiles>(
+        GroupKeyFiles::Options{.directory = directory,
+                               .other_directories = {directory_ + "/absent", other},
+                               .ring = RingOf(std::move(seeds))});
+    opened->Load(&notes_);
+    return opened;
+  };
+  auto moved = open(directory_ + "/keys", former, {5});
+  EXPECT_EQ(Mark(moved->Find(kGroup)), mark);
+  ASSERT_TRUE(moved->SetRing(RingOf({6, 5}), &notes_).ok());
+  moved = open(former, directory_ + "/keys", {6});
+  EXPECT_EQ(Mark(moved->Find(kGroup)), mark) << "the former one is under the new key, too";
+  EXPECT_TRUE(notes_.empty());
+  moved->Destroy(kGroup);
+  ASSERT_TRUE(moved->EraseFile(kGroup).ok());
+  EXPECT_FALSE(std::filesystem::exists(copy));
+  EXPECT_FALSE(std::filesystem::exists(PathOf(kGroup)));
+}
+
+TEST_F(GroupKeyFilesTest, AnotherKeyOfAGroupInAnotherDirectoryIsToldOfAndStays) {
+  auto files = Open({5});
+  ASSERT_TRUE(files->Ensure(kGroup).ok());
+  std::filesystem::rename(directory_ + "/keys", directory_ + "/former");
+  files = Open({5});
+  ASSERT_TRUE(files->Ensure(kGroup).ok());
+  const std::vector<std::byte> mark = Mark(files->Find(kGroup));
+  GroupKeyFiles both({.directory = directory_ + "/keys",
+                      .other_directories = {directory_ + "/former"},
+                      .ring = RingOf({5})});
+  both.Load(&notes_);
+  EXPECT_EQ(Mark(both.Find(kGroup)), mark);
+  EXPECT_EQ(notes_.size(), 1u);
+  EXPECT_FALSE(std::filesystem::is_empty(directory_ + "/former"));
+}
+
 TEST_F(GroupKeyFilesTest, AKeyIsMadeOnceAndFoundByTheNextDaemon) {
   auto files = Open({5});
   EXPECT_EQ(files->Find(kGroup), nullptr);
