@@ -21,36 +21,17 @@
 #include "tiers/redis/redis_blocks.h"
 #include "tiers/redis/redis_chunks.h"
 #include "tiers/redis/redis_generations.h"
+#include "tiers/redis/redis_operation.h"
 #include "tiers/redis/redis_servers.h"
 
 namespace terrace {
-namespace {
 
-struct Answer {
-  enum class Kind : uint8_t { kFetch, kStore, kProbe, kErase, kLook, kRise };
-  Kind kind = Kind::kFetch;
-  uint64_t id = 0;  // of the operation, ours
-  Status status;
-  RedisManifest manifest;
-  std::vector<bool> is_present;
-  std::optional<uint64_t> generation;  // of its group, if the server was asked
-};
-
-}  // namespace
+using Answer = TierAnswer;
 
 // What both threads see. Whoever puts the first thing into an empty box wakes the other side.
 struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
-  struct Operation {
-    Answer::Kind kind = Answer::Kind::kFetch;
-    GroupId group;
-    uint64_t caller_id = 0;
-    uint64_t length_bytes = 0;
-    uint64_t began_us = 0;
-    std::vector<RedisBlockName> names;  // of a probe: all; else one
-    std::vector<size_t> asked;          // of a probe: the indices that the servers were asked about
-    size_t names_total = 0;
-    uint64_t forgets = 0;  // of a rise: the group's when it began
-  };
+  using Operation = TierOperation;
+
   struct Known {
     uint64_t generation = 0;
     uint64_t asked_us = 0;  // when the server said so last; 0: never
@@ -81,6 +62,8 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
     owed_count -= one->is_owed ? 1 : 0;
     one->is_owed = is_owed;
   }
+  Status StartErase(const RedisBlockName& name, uint32_t tries);
+  void EndErase(const Operation& operation, Status status);
   // The group's generation is to rise, whatever becomes of this process.
   void Owe(const GroupId& group);
   void LearnGeneration(const GroupId& group, uint64_t generation);
@@ -244,16 +227,46 @@ void RedisTier::State::Deliver(Answer& answer) {
       return;
     }
     case Answer::Kind::kErase:
-      --erases_in_flight;
-      // It may be there yet, and be found when the server is back: its group is forgotten.
-      if (!answer.status.ok()) {
-        Owe(operation.group);
-        options.listener->OnSharedForgotten(operation.group);
-      }
-      return;
+      return EndErase(operation, answer.status);
     case Answer::Kind::kRise:
       return;
   }
+}
+
+Status RedisTier::State::StartErase(const RedisBlockName& name, uint32_t tries) {
+  const Result<bool> must_ask = MustAsk(name.group, false);
+  if (!must_ask.ok()) return must_ask.status();
+  RedisBlockName named = name;
+  named.generation = KnownOf(name.group).generation;
+  uint64_t id = 0;
+  TERRACE_RETURN_IF_ERROR(Admit(
+      {.kind = Answer::Kind::kErase, .group = name.group, .names = {named}, .tries = tries}, &id));
+  ++erases_in_flight;
+  absence.Remember(named, RedisNowUs());
+  const auto erase = [this, id, named](Status agreed, uint64_t generation) {
+    if (!agreed.ok()) return Put({.kind = Answer::Kind::kErase, .id = id, .status = agreed});
+    RedisBlockName found = named;
+    found.generation = generation;
+    blocks->Erase(found, [this, id](Status status) {
+      Put({.kind = Answer::Kind::kErase, .id = id, .status = status});
+    });
+  };
+  Give([this, named, must_ask = *must_ask, erase] {
+    WithGeneration(named.group, named.generation, must_ask, erase);
+  });
+  return Status::Ok();
+}
+
+// Nobody has been told yet that it is erased. Where the server does not do it, it may be there yet,
+// and be found when the server is back: its group is forgotten.
+void RedisTier::State::EndErase(const Operation& operation, Status status) {
+  --erases_in_flight;
+  if (status.ok() || is_stopped) return;
+  if (operation.tries < kErasesAgain && StartErase(operation.names[0], operation.tries + 1).ok()) {
+    return;
+  }
+  Owe(operation.group);
+  options.listener->OnSharedForgotten(operation.group);
 }
 
 void RedisTier::State::Owe(const GroupId& group) {
@@ -600,31 +613,7 @@ Status RedisTier::Probe(uint64_t probe_id, std::span<const RedisBlockName> names
   return Status::Ok();
 }
 
-Status RedisTier::Erase(const RedisBlockName& name) {
-  const Result<bool> must_ask = state_->MustAsk(name.group, false);
-  if (!must_ask.ok()) return must_ask.status();
-  RedisBlockName named = name;
-  named.generation = state_->KnownOf(name.group).generation;
-  uint64_t id = 0;
-  TERRACE_RETURN_IF_ERROR(
-      state_->Admit({.kind = Answer::Kind::kErase, .group = name.group, .names = {named}}, &id));
-  ++state_->erases_in_flight;
-  state_->absence.Remember(named, RedisNowUs());
-  const auto erase = [state = state_.get(), id, named](Status agreed, uint64_t generation) {
-    if (!agreed.ok()) {
-      return state->Put({.kind = Answer::Kind::kErase, .id = id, .status = agreed});
-    }
-    RedisBlockName found = named;
-    found.generation = generation;
-    state->blocks->Erase(found, [state, id](Status status) {
-      state->Put({.kind = Answer::Kind::kErase, .id = id, .status = status});
-    });
-  };
-  state_->Give([state = state_.get(), named, must_ask = *must_ask, erase] {
-    state->WithGeneration(named.group, named.generation, must_ask, erase);
-  });
-  return Status::Ok();
-}
+Status RedisTier::Erase(const RedisBlockName& name) { return state_->StartErase(name, 0); }
 
 void RedisTier::Forget(const GroupId& group) {
   if (!state_->is_stopped) state_->Owe(group);
