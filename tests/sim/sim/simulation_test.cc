@@ -86,10 +86,14 @@ WorldOptions Stepped(WorldOptions options) {
   return options;
 }
 
+// A push runs so many of worlds that vary one whose seeds it runs all; a night as many.
+constexpr uint64_t kSeedsOfVariants = 60;
+
 // Every seed asked for, in worlds of `options_of`; their coverage is summed.
-void RunSeeds(WorldOptions (*options_of)(uint64_t seed), Coverage* sum, uint64_t* count) {
+void RunSeeds(WorldOptions (*options_of)(uint64_t seed), Coverage* sum, uint64_t* count,
+              uint64_t seeds_a_push = 200) {
   const uint64_t first = FromEnvironment("TERRACE_SIM_FIRST_SEED", 1);
-  *count = FromEnvironment("TERRACE_SIM_SEEDS", 200);
+  *count = FromEnvironment("TERRACE_SIM_SEEDS", seeds_a_push);
   for (uint64_t seed = first; seed < first + *count; ++seed) {
     current_seed = seed;
     World world(Stepped(options_of(seed)));
@@ -171,7 +175,8 @@ TEST_F(Simulation, WhatOutlivesTheDaemonIsWhatItPromised) {
 TEST_F(Simulation, DrivesComeDownToWhatTheyMayHoldWhateverEndsTheDaemon) {
   Coverage sum;
   uint64_t count = 0;
-  ASSERT_NO_FATAL_FAILURE(RunSeeds(OptionsOverDrivesThatAreResized, &sum, &count));
+  ASSERT_NO_FATAL_FAILURE(
+      RunSeeds(OptionsOverDrivesThatAreResized, &sum, &count, kSeedsOfVariants));
   std::printf(
       "%llu seeds: %llu daemons ended, %llu shrinks, %llu slabs given, %llu blocks restored, %llu "
       "survivors and %llu erasures checked, %llu promotions\n",
@@ -201,7 +206,7 @@ WorldOptions OptionsOverEncryptedDrives(uint64_t seed) {
 TEST_F(Simulation, WhatOutlivesTheDaemonEncryptedIsWhatItPromised) {
   Coverage sum;
   uint64_t count = 0;
-  ASSERT_NO_FATAL_FAILURE(RunSeeds(OptionsOverEncryptedDrives, &sum, &count));
+  ASSERT_NO_FATAL_FAILURE(RunSeeds(OptionsOverEncryptedDrives, &sum, &count, kSeedsOfVariants));
   std::printf("%llu seeds: %llu daemons ended, %llu blocks restored, %llu survivors checked\n",
               static_cast<unsigned long long>(count), static_cast<unsigned long long>(sum.restarts),
               static_cast<unsigned long long>(sum.blocks_restored),
