@@ -31,7 +31,9 @@ class NvmeEncryptionTest : public NvmeTierTest {
     const std::vector<std::byte> window(32, static_cast<std::byte>(value));
     for (const std::string& name : media_[0].Names()) {
       const std::vector<std::byte> bytes = File(name);
-      if (!std::ranges::search(bytes, window).empty()) return true;
+      if (std::search(bytes.begin(), bytes.end(), window.begin(), window.end()) != bytes.end()) {
+        return true;
+      }
     }
     return false;
   }
