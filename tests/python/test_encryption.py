@@ -387,6 +387,7 @@ def test_drives_in_another_order_and_a_new_one_in_front_lose_no_key_and_keep_non
             one.daemon.stop()
             one.daemon.config.write_text(before + "paths = [" + said + rest[rest.index("]"):])
             one.daemon.start()
+            connect(one.daemon).close()  # it serves
 
         begin("a", "b")
         with connect(one.daemon) as client:
