@@ -22,6 +22,7 @@
 #include "client/session/group.h"
 #include "daemon/session/frame_codec.h"
 #include "fuzz/fuzz.h"
+#include "small_space.h"
 #include "terrace/protocol_device.h"
 
 namespace terrace::fuzz::client_frames {
@@ -46,16 +47,7 @@ constexpr Verb kUnasked[] = {Verb::kCompletion, Verb::kLeaseRevoked, Verb::kSegm
                              protocol::kVerbWorkOrder, protocol::kVerbPinTurnBegins};
 
 SpaceGroupSpec TwoMembers() {
-  SpaceSpec spec;
-  spec.model = "m";
-  spec.revision = "r";
-  spec.dtype = "bf16";
-  spec.layers = 1;
-  spec.kv_heads = 1;
-  spec.head_size = 64;
-  spec.layout = "nhd";
-  spec.block_tokens = 16;
-  spec.part_bytes = {4096, 100};
+  const SpaceSpec spec = test::SmallSpace({4096, 100});
   SpaceSpec windowed = spec;
   windowed.attention = AttentionKind::kSliding;
   windowed.window_tokens = 32;

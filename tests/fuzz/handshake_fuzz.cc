@@ -19,6 +19,7 @@
 #include "cuda/host/host_device.h"
 #include "fuzz/descriptors.h"
 #include "fuzz/fuzz.h"
+#include "small_space.h"
 #include "terrace/protocol.h"
 #include "terrace/protocol_device.h"
 #include "terrace/units.h"
@@ -43,17 +44,7 @@ void Append(const T& value, Bytes* to) {
 }
 
 SpaceGroupSpec OneMember() {
-  SpaceSpec spec;
-  spec.model = "m";
-  spec.revision = "r";
-  spec.dtype = "bf16";
-  spec.layers = 1;
-  spec.kv_heads = 1;
-  spec.head_size = 64;
-  spec.layout = "nhd";
-  spec.block_tokens = 16;
-  spec.part_bytes = {4096};
-  return {.name = "g", .members = {{.spec = spec}}};
+  return {.name = "g", .members = {{.spec = test::SmallSpace({4096})}}};
 }
 
 Bytes Body(Verb verb) {

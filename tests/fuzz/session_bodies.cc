@@ -5,6 +5,7 @@
 #include <cstring>
 #include <string>
 
+#include "small_space.h"
 #include "terrace/protocol_introspection.h"
 #include "terrace/protocol_join.h"
 #include "terrace/protocol_operator.h"
@@ -82,17 +83,8 @@ std::vector<BlockKey> TakeKeys(Choices& choices, uint32_t* first_position, Block
 }
 
 SpaceSpec Space(uint32_t member, bool is_windowed) {
-  SpaceSpec spec;
-  spec.model = "m";
-  spec.revision = "r";
-  spec.dtype = "bf16";
-  spec.layers = 1;
-  spec.kv_heads = 1;
-  spec.head_size = 64;
-  spec.layout = "nhd";
-  spec.block_tokens = 16;
+  SpaceSpec spec = test::SmallSpace({4096, 2048});
   spec.attention_group = member;
-  spec.part_bytes = {4096, 2048};
   if (is_windowed) {
     spec.attention = AttentionKind::kSliding;
     spec.window_tokens = 32;

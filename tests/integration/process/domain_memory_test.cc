@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "integration/process/daemon_process.h"
+#include "small_space.h"
 #include "terrace/client.h"
 
 namespace terrace::test {
@@ -21,22 +22,7 @@ constexpr uint32_t kKeysPerCall = 512;
 constexpr uint32_t kSlots = 3 * 512 * 4;  // of 24 MiB, of 32 that both domains share
 constexpr uint64_t kSecret = 0x5EC12E7'0F'0DDBA11;
 
-SpaceGroupSpec Spec() {
-  SpaceSpec spec;
-  spec.model = "m";
-  spec.revision = "r";
-  spec.dtype = "bf16";
-  spec.layers = 1;
-  spec.kv_heads = 1;
-  spec.head_size = 64;
-  spec.layout = "nhd";
-  spec.block_tokens = 16;
-  spec.part_bytes = {kSlotBytes};
-  SpaceGroupSpec group;
-  group.name = "g";
-  group.members.push_back({.spec = spec});
-  return group;
-}
+SpaceGroupSpec Spec() { return {.name = "g", .members = {{.spec = SmallSpace({kSlotBytes})}}}; }
 
 // One tenant, with a domain of its own.
 class Tenant {

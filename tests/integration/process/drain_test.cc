@@ -19,6 +19,7 @@
 #include "integration/process/cli/cli_fixture.h"
 #include "integration/process/raw_client.h"
 #include "redis/redis_process.h"
+#include "small_space.h"
 #include "terrace/client.h"
 
 namespace terrace {
@@ -44,20 +45,7 @@ bool Eventually(Condition condition) {
 }
 
 SpaceGroupSpec Model() {
-  SpaceSpec spec;
-  spec.model = "tiny";
-  spec.revision = "r1";
-  spec.dtype = "bf16";
-  spec.layers = 1;
-  spec.kv_heads = 1;
-  spec.head_size = 64;
-  spec.layout = "nhd";
-  spec.block_tokens = 16;
-  spec.part_bytes = {kPartBytes};
-  SpaceGroupSpec group;
-  group.name = "tiny";
-  group.members.push_back({.spec = spec});
-  return group;
+  return {.name = "tiny", .members = {{.spec = test::SmallSpace({kPartBytes}, "tiny", "r1")}}};
 }
 
 std::vector<BlockKey> Keys(uint64_t prompt) {

@@ -27,6 +27,7 @@
 
 #include "integration/process/daemon_process.h"
 #include "integration/process/raw_client.h"
+#include "small_space.h"
 #include "terrace/client.h"
 #include "terrace/notice_page.h"
 
@@ -60,22 +61,7 @@ std::vector<std::byte> BytesFor(const BlockKey& key) {
   return bytes;
 }
 
-SpaceGroupSpec Spec() {
-  SpaceSpec spec;
-  spec.model = "m";
-  spec.revision = "r";
-  spec.dtype = "bf16";
-  spec.layers = 1;
-  spec.kv_heads = 1;
-  spec.head_size = 64;
-  spec.layout = "nhd";
-  spec.block_tokens = 16;
-  spec.part_bytes = {kBlockBytes};
-  SpaceGroupSpec group;
-  group.name = "g";
-  group.members.push_back({.spec = spec});
-  return group;
-}
+SpaceGroupSpec Spec() { return {.name = "g", .members = {{.spec = SmallSpace({kBlockBytes})}}}; }
 
 // A Client with its group; no test goes on without.
 struct Connected {

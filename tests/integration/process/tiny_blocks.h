@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "small_space.h"
 #include "terrace/client.h"
 
 namespace terrace::test {
@@ -14,16 +15,8 @@ inline constexpr uint64_t kLongUs = 30'000'000;
 inline constexpr uint64_t kPartBytes = 50'000;
 
 inline SpaceGroupSpec Model(uint32_t part_count = 2) {
-  SpaceSpec spec;
-  spec.model = "tiny";
-  spec.revision = "r1";
-  spec.dtype = "bf16";
+  SpaceSpec spec = SmallSpace(std::vector<uint64_t>(part_count, kPartBytes), "tiny", "r1");
   spec.layers = part_count;
-  spec.kv_heads = 1;
-  spec.head_size = 64;
-  spec.layout = "nhd";
-  spec.block_tokens = 16;
-  spec.part_bytes.assign(part_count, kPartBytes);
   SpaceGroupSpec group;
   group.name = "tiny";
   group.members.push_back({.spec = spec});

@@ -140,6 +140,15 @@ TEST_F(Simulation, ServesNoWrongByteAndLeaksNoSlot) {
   EXPECT_GT(sum.parts_judged, 100 * count);
 }
 
+// Of so many seeds over drives.
+void ExpectMuchOutlived(const Coverage& sum, uint64_t count) {
+  EXPECT_GT(sum.blocks_restored, 10 * count);
+  EXPECT_GT(sum.survivors_checked, 10 * count);
+  EXPECT_GT(sum.erased_checked, count);
+  EXPECT_GT(sum.promotions, count);
+  EXPECT_GT(sum.scrub_members, count);
+}
+
 // What a daemon called persisted is found by the next one, what it said it had erased is not, and
 // no byte is wrong.
 // PROMISE: T01 deaths and losses of power over drives
@@ -164,11 +173,7 @@ TEST_F(Simulation, WhatOutlivesTheDaemonIsWhatItPromised) {
   if (count < 20) return;
   EXPECT_GT(sum.slabs_given, count / 20);
   EXPECT_GT(sum.restarts, count);
-  EXPECT_GT(sum.blocks_restored, 10 * count);
-  EXPECT_GT(sum.survivors_checked, 10 * count);
-  EXPECT_GT(sum.erased_checked, count);
-  EXPECT_GT(sum.promotions, count);
-  EXPECT_GT(sum.scrub_members, count);
+  ExpectMuchOutlived(sum, count);
 }
 
 // The capacity of the drives goes down and up meanwhile, and a daemon ends in the middle of that.
@@ -212,11 +217,7 @@ TEST_F(Simulation, WhatOutlivesTheDaemonEncryptedIsWhatItPromised) {
               static_cast<unsigned long long>(sum.blocks_restored),
               static_cast<unsigned long long>(sum.survivors_checked));
   if (count < 20) return;
-  EXPECT_GT(sum.blocks_restored, 10 * count);
-  EXPECT_GT(sum.survivors_checked, 10 * count);
-  EXPECT_GT(sum.erased_checked, count);
-  EXPECT_GT(sum.promotions, count);
-  EXPECT_GT(sum.scrub_members, count);
+  ExpectMuchOutlived(sum, count);
 }
 
 // Clients of a dead daemon go on reading and writing where it let them. Every third world has
