@@ -69,7 +69,10 @@ def as_older(package, version, output, replace=()):
                                     f"(>= {version.rsplit('-', 1)[0]})"))
         for name, file in replace:
             target = pathlib.Path(scratch) / name
-            run("strip", "-o", target, file)
+            if target.suffix == ".toml":
+                shutil.copyfile(file, target)
+            else:
+                run("strip", "-o", target, file)
             sums = pathlib.Path(scratch) / "DEBIAN/md5sums"
             digest = run("md5sum", target).stdout.split()[0]
             sums.write_text(re.sub(rf"^\w+(  {re.escape(name)})$", rf"{digest}\1",

@@ -42,7 +42,9 @@ class Host:
         self.processes = {}
 
     def apt(self, verb, *words):
-        return self.root.run("apt-get", verb, "-y", "--no-install-recommends", *words)
+        # Nobody is there to be asked: who changed a file of configuration keeps it.
+        return self.root.run("apt-get", verb, "-y", "--no-install-recommends",
+                             "-o", "Dpkg::Options::=--force-confold", *words)
 
     def start(self, name, *words, waits_for):
         # What stands outside is nsenter's process; its own number inside is the daemon's.
@@ -171,7 +173,8 @@ def main():
             replace = {}
             if not arguments.without_release:
                 release = yesterday.release()
-                replace = {"terraced": [("usr/bin/terraced", release.terraced)],
+                replace = {"terraced": [("usr/bin/terraced", release.terraced),
+                                        ("etc/terrace/terraced.toml", release.config)],
                            "terrace": [("usr/bin/terrace", release.terrace)]}
             old = [debian_root.as_older(path, "0.1.0-1", root.home, replace.get(name, ()))
                    for name, path in zip(NAMES, paths)]

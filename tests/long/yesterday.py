@@ -46,6 +46,7 @@ class Build:
         self.version = version
         self.terraced = build / "daemon/terraced"
         self.terrace = build / "tools/terrace"
+        self.config = tree / "systemd/terraced.toml"
         self.library = build / "client/libterrace.so"
         self.python = tree / "client/python"
 
