@@ -29,7 +29,7 @@ HARMFUL = {
 # The promises of the unit beyond hardening.
 REQUIRED = {
     "Requires": "terraced.socket", "Type": "notify", "NotifyAccess": "main",
-    "WatchdogSec": "10s", "User": "terrace",
+    "WatchdogSec": "10s", "TimeoutAbortSec": "1s", "User": "terrace",
     "Restart": "on-failure", "RestartSec": "500ms", "StartLimitBurst": "5",
     "FileDescriptorStoreMax": "4096", "RuntimeDirectory": "terrace", "RuntimeDirectoryMode": "0750",
     "RuntimeDirectoryPreserve": "yes", "StateDirectory": "terrace", "LimitMEMLOCK": "infinity",

@@ -33,9 +33,9 @@ def require(*programs):
         yesterday.skip("needs root, for a root directory with users of its own")
 
 
-def run(*command, check=True, **options):
+def run(*command, check=True, timeout=COMMAND_S, **options):
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True,
-                          check=False, timeout=COMMAND_S, **options)
+                          check=False, timeout=timeout, **options)
     if check and done.returncode != 0:
         raise Failure(f"{' '.join(map(str, command))} ended with {done.returncode}:\n"
                       f"{done.stdout[-3000:]}{done.stderr[-3000:]}")

@@ -8,10 +8,10 @@ usage: tests/long/gray_drive.py [--build BUILD] [--seconds 5] [--slow-mb-s 15] [
 One program loads what is in DRAM, two load prompts that only a drive has: one whose prompts take
 40 ms to compute, and one whose take 4 s, which are worth a slow drive. The drive becomes a hundred
 times as slow (all reads and writes of it share so many MB/s), then hangs (no request ends), then
-each hundredth request of it takes 5 s; it is itself again after each; in turns. Shown: of all that asked, how
-many were promised what came too late (a silent drive is tried now and then), p99 of the first
-program's loads beside those before, and how soon the drive is used again. Bars: 5 of 100; 1.2; 10
-s. Of a drive that stumbles nobody can know which read will: there the bar is that whoever waits is
+each hundredth request of it takes 5 s; it is itself again after each; all in turns. Shown: of all
+that asked, how many were promised what came too late (a silent drive is tried now and then), p99 of
+the first program's loads beside those before, and how soon the drive is used again. Bars: 5 of 100;
+1.2; 10 s. Of a drive that stumbles nobody can know which read will: there the bar is that whoever waits is
 answered 10 ms after its time, 99 in 100.
 
 Then it answers EIO, to all requests or to each hundredth. Bars: it is off 1 s after all began to
@@ -233,7 +233,7 @@ def trouble(rig, name, speed, seconds, turns, loads, asking, stumble_nth=0):
 def judge(name, asks, spans, stumble_nth):
     """What one that asks for the drive's blocks has seen of a trouble, and what of it is wrong."""
     seen = [one for _, began, ended in spans for one in asks.under(began, ended)]
-    calm = [one for calm_began, began, _ in spans for one in asks.since(calm_began, began) if one[4]]
+    calm = [one for from_s, until, _ in spans for one in asks.since(from_s, until) if one[4]]
     late = [one for one in seen if one[1] > 0 and one[4] and not one[2]]
     healed = [healed_after(asks, ended) for _, _, ended in spans]
     healed_s = None if None in healed else max(healed)
