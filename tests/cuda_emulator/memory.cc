@@ -116,8 +116,7 @@ cudaError_t FreeWhenIdle(RegionKind kind, void* address) {
 bool IsMapped(void* address, uint64_t byte_count) {
   const auto first = reinterpret_cast<uintptr_t>(address) / 4096 * 4096;
   const uint64_t span_bytes = reinterpret_cast<uintptr_t>(address) + byte_count - first;
-  std::vector<unsigned char> pages((span_bytes + 4095) / 4096);
-  return mincore(reinterpret_cast<void*>(first), span_bytes, pages.data()) == 0;
+  return msync(reinterpret_cast<void*>(first), span_bytes, MS_ASYNC) == 0;
 }
 
 }  // namespace

@@ -11,8 +11,8 @@ times as slow (all reads and writes of it share so many MB/s), then hangs (no re
 each hundredth request of it takes 5 s; it is itself again after each; all in turns. Shown: of all
 that asked, how many were promised what came too late (a silent drive is tried now and then), p99 of
 the first program's loads beside those before, and how soon the drive is used again. Bars: 5 of 100;
-1.2; 10 s. Of a drive that stumbles nobody can know which read will: there the bar is that whoever waits is
-answered 10 ms after its time, 99 in 100.
+1.2; 10 s. Of a drive that stumbles nobody can know which read will: there the bar is that whoever
+waits is answered 10 ms after its time, 99 in 100.
 
 Then it answers EIO, to all requests or to each hundredth. Bars: it is off 1 s after all began to
 fail, DRAM's loads are 0.95 of those before, medians of turns, and it is on again within 30 s. Exit

@@ -33,8 +33,10 @@ PROGRAMS = ("daemon/terraced", "tools/terrace", "tests/integration_process_test"
             "tests/chaos/terrace-chaos")
 ADMITTED = ("landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self",
             "io_uring_setup", "io_uring_enter", "io_uring_register")
+LOG = yesterday.ROOT / "build/logs/unit_suite.log"
 SUITE_S = 3600
-TOOLS = ("cmake", "redis-server", "redis-tools", "openssl")
+TOOLS = ("cmake", "redis-server", "redis-tools", "openssl", "gcc",
+         "libc6-dev")
 
 
 def settings(unit):
@@ -68,7 +70,9 @@ def run_suite(machine, build, source, tests):
               "--timeout", "300",
               "--output-on-failure"]
     done = machine.run(*words, check=False, timeout=SUITE_S)
-    print(done.stdout[-6000:])
+    LOG.parent.mkdir(parents=True, exist_ok=True)
+    LOG.write_text(done.stdout)
+    print(f"      all that the tests said: {LOG}")
     counts = re.search(r"(\d+)% tests passed, (\d+) tests failed out of (\d+)", done.stdout)
     expect(counts is not None, f"the suite ran: {done.stderr[-2000:]}")
     skipped = len(re.findall(r"\*\*\*Skipped", done.stdout))

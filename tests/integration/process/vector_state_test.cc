@@ -145,10 +145,10 @@ class VectorState : public testing::TestWithParam<Setting> {
   void SetUp() override {
     if (!TellsVectorState()) GTEST_SKIP() << kNoVectorState;
     const std::string config = daemon_.WriteFile(
-        "t.toml",
-        "[daemon]\ndram_bytes = \"128MiB\"\nsegment_bytes = \"16MiB\"\n[[domain]]\nname = "
-        "\"clean\"\nsocket = \"" +
-            daemon_.socket_path() + "\"\nkey_hash = \"" + GetParam().key_hash + "\"\n");
+        "t.toml", "[daemon]\nstate_dir = \"" + daemon_.directory() +
+                      "\"\ndram_bytes = \"128MiB\"\nsegment_bytes = \"16MiB\"\n[[domain]]\nname = "
+                      "\"clean\"\nsocket = \"" +
+                      daemon_.socket_path() + "\"\nkey_hash = \"" + GetParam().key_hash + "\"\n");
     daemon_.Start({"--config", config});
     ASSERT_TRUE(daemon_.WaitReady()) << daemon_.Errors();
     for (size_t i = 0; i < bytes_.size(); ++i) bytes_[i] = static_cast<uint8_t>(i % 61);
