@@ -6,18 +6,24 @@ In each round the daemon is stopped (SIGSTOP), every kind of call is made with d
 50 ms, blocking and asynchronous, with a bare ppoll of the same time after each; then the daemon
 goes on, and everything must work with nothing left behind.
 
+With --quiet 1 the promise itself is held to as well, which needs a machine that does nothing else:
+the daemon is stopped for 30 s, 9,999 of 10,000 calls are late by 5 ms at most, and none by 50.
+
 A busy machine wakes any sleeper late now and then, and at random: a series of rounds whose tails
 are too long is repeated, and the check fails when none of three was within the limit.
 """
 import signal
 import statistics
 import sys
+import time
 
 import rig
 
 RATIO_MAX = 2.0
 ROUNDS_TO_JUDGE = 5
 SERIES_MAX = 3
+STOPPED_S = 30  # with --quiet
+LATE_US_MAX, LATEST_US_MAX = 5_000, 50_000  # with --quiet; of 9,999 in 10,000, of all
 CALLS_IN_ROUND_MAX = 200
 KINDS = 9
 DEADLINES = 6
@@ -33,6 +39,7 @@ def measure(stage, client, repetitions):
     client.tell("prepare")
     client.expect("prepared")
     stage.daemon.send_signal(signal.SIGSTOP)
+    began = time.monotonic()
     client.tell(f"measure {repetitions}")
     samples = []
     while (line := client.line()) != "done":
@@ -40,6 +47,8 @@ def measure(stage, client, repetitions):
         deadline_us = int(deadline_us)
         samples.append((kind, deadline_us, int(call_ns) / 1000 - deadline_us,
                         int(bare_ns) / 1000 - deadline_us, int(status)))
+    if stage.arguments.quiet:
+        time.sleep(max(0.0, STOPPED_S - (time.monotonic() - began)))
     stage.daemon.send_signal(signal.SIGCONT)
     client.tell("recover")
     resident_count, _ = map(int, client.expect("recovered"))
@@ -92,12 +101,20 @@ def run_series(stage, client):
         rounds.append(measure(stage, client, stage.arguments.repetitions))
         if rig.wait_until(lambda: stage.stats()["lease_count"] == 0, 5) is None:
             stage.check(False, f"{stage.stats()['lease_count']} leases of abandoned calls left")
-    p99s = report(stage, [sample for samples in rounds for sample in samples])
-    return compare(rounds, *p99s)
+    samples = [sample for samples in rounds for sample in samples]
+    is_within, tails = compare(rounds, *report(stage, samples))
+    if stage.arguments.quiet:
+        late_us = [sample[2] for sample in samples]
+        usual_us, latest_us = percentile(late_us, 0.9999), max(late_us)
+        is_within &= usual_us <= LATE_US_MAX and latest_us <= LATEST_US_MAX
+        tails += (f"; stopped for {STOPPED_S} s, {len(samples)} calls: 9,999 of 10,000 late by at "
+                  f"most {usual_us / 1000:.1f} ms, the latest by {latest_us / 1000:.1f} ms")
+    return is_within, tails
 
 
 def main():
-    arguments = rig.parse_arguments(__doc__, 900, rounds=(8, 1), repetitions=(3, 1))
+    arguments = rig.parse_arguments(__doc__, 900, rounds=(8, 1), repetitions=(3, 1),
+                                    quiet=(0, 0))
     if arguments.repetitions * KINDS * DEADLINES > CALLS_IN_ROUND_MAX:
         sys.exit(f"--repetitions {arguments.repetitions}: more than {CALLS_IN_ROUND_MAX} calls a "
                  "round would fill the client's table of pending requests; take at most 3")
