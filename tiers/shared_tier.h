@@ -51,8 +51,15 @@ struct SharedTierStats {
   uint64_t repairs = 0;
   uint64_t connections = 0;  // logged in
   uint64_t connection_attempts = 0, connections_lost = 0, breaker_opened = 0;
-  uint64_t forgets = 0;       // groups that this host has had forgotten, and the server knows
-  uint64_t forgets_owed = 0;  // groups of which the server does not know yet; not used until then
+  uint64_t forgets = 0;        // groups that this host has had forgotten, and the server knows
+  uint64_t forgets_owed = 0;   // groups of which the server does not know yet; not used until then
+  uint64_t erasures_owed = 0;  // likewise, names of blocks
+};
+
+// What had been erased at some time; see SharedTier::IsDurable.
+struct SharedErasureMark {
+  uint64_t erasures = 0;
+  uint64_t forgets = 0;
 };
 
 class SharedTier {
@@ -62,8 +69,8 @@ class SharedTier {
   // Names carry no generation: the tier knows which one a group is in.
   //
   // kOk: one answer follows. kBusy: too much is under way. kUnsupported: the server does not work
-  // now, or does not know yet what was to be forgotten of the group. REQUIRES: into.size(),
-  // from.size() > 0.
+  // now, or does not know yet what was to be forgotten of the group, or that the block was erased.
+  // REQUIRES: into.size(), from.size() > 0.
   virtual Status Fetch(TransferId transfer_id, const RedisBlockName& name,
                        std::span<std::byte> into) = 0;
   // `run` as in RedisBlockName; expires_at_s shortens the time to live.
@@ -71,14 +78,23 @@ class SharedTier {
                        std::span<const std::byte> from) = 0;
   // kInvalid: more names than one probe takes.
   virtual Status Probe(uint64_t probe_id, std::span<const RedisBlockName> names) = 0;
-  // Takes the block away, whoever stored it. No answer follows.
-  virtual Status Erase(const RedisBlockName& name) = 0;
+  // Takes the block away, whoever stored it. Takes effect at once, as Forget does: it is not found
+  // or fetched here any more, and a store of it is refused until the server has done it. Of more
+  // than can be remembered a whole group is forgotten.
+  virtual void Erase(const RedisBlockName& name) = 0;
+  // The same of a block whose name is not known here: `run` and `position` are a guess. Under
+  // whatever name the key is asked for, what was there until now is not found.
+  virtual void EraseByKey(const RedisBlockName& name) = 0;
+  // Takes the block away if that can be done now: it is of no use to anybody.
+  virtual void Drop(const RedisBlockName& name) = 0;
   // What was stored of the group before, by whatever host, is never found or fetched again, not
   // here and, once they have heard of it, nowhere. Takes effect at once; a server that is away is
   // told when it is back, and nothing of the group is asked from it or given to it before.
   virtual void Forget(const GroupId& group) = 0;
-  // Every Forget so far would be known to a successor of this process.
-  virtual bool is_forgetting_durable() const = 0;
+  virtual SharedErasureMark MarkErasures() const = 0;
+  // Every Erase and Forget until the mark was made has been done by the server, or would be known
+  // to a successor of this process.
+  virtual bool IsDurable(const SharedErasureMark& mark) const = 0;
   // At least once a second: does what is owed.
   virtual void Tick() {}
 

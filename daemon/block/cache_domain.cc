@@ -102,6 +102,12 @@ void CacheDomain::Retune(const DomainOptions& tuned, const std::string& admissio
   if (admission_before == limits.admission_policy) (void)admission->StartFrom(learned);
 }
 
+ErasureMark CacheDomain::MarkErasures() const {
+  const SharedTier* const shared = options.shared.tier;
+  return {.below = erased_below.begun(),
+          .shared = shared == nullptr ? SharedErasureMark() : shared->MarkErasures()};
+}
+
 bool CacheDomain::IsGivenToTier(ErasureMark* mark) const {
   if (persistent_tier == kLowerTiersMax || mark->tier) return true;
   if (erased_below.ended() < mark->below) return false;
@@ -130,7 +136,8 @@ void CacheDomain::NoteRefuted(const RefutedWriter& refuted) {
 }
 
 bool CacheDomain::IsErased(ErasureMark* mark) const {
-  if (options.shared.tier != nullptr && !options.shared.tier->is_forgetting_durable()) return false;
+  const SharedTier* const shared = options.shared.tier;
+  if (shared != nullptr && !shared->IsDurable(mark->shared)) return false;
   if (persistent_tier == kLowerTiersMax) return true;
   const KeyedGroupFiles* const files = KeyedFilesOf(limits.group_files);
   if (files != nullptr && !files->AreKeysDestroyed(domain_index)) return false;

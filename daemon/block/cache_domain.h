@@ -160,7 +160,7 @@ struct CacheDomain {
   // By a lease, a transfer or a checksum job.
   bool IsHeld(BlockId id) const { return blocks[id].job_count > 0 || index.pin_count(id) > 0; }
   uint64_t NowUs() const { return seams.clock.NowUs(); }
-  ErasureMark MarkErasures() const { return {.below = erased_below.begun()}; }
+  ErasureMark MarkErasures() const;
   // The persistent tier has been told of all that had been erased when the mark was made.
   bool IsGivenToTier(ErasureMark* mark) const;
   // No successor finds what had been erased when the mark was made.

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "daemon/index/block_id.h"
+#include "tiers/shared_tier.h"
 
 namespace terrace {
 
@@ -45,6 +46,7 @@ class ErasedBelow {
 // What had been erased at some time; see CacheDomain::IsErased.
 struct ErasureMark {
   uint64_t below = 0;
+  SharedErasureMark shared;
   std::optional<uint64_t> tier;
 };
 

@@ -21,8 +21,11 @@ namespace {
 constexpr std::string_view kTitle = "terrace redis generations 1\n";
 constexpr std::string_view kSeal = "seal ";
 constexpr size_t kSealBytes = kSeal.size() + 16 + 1;
+constexpr std::string_view kErased = "erased ";
 constexpr size_t kLineBytesMax = 64;
-constexpr size_t kFileBytesMax = kTitle.size() + kRedisGroupsMax * kLineBytesMax + kSealBytes;
+constexpr size_t kErasedBytesMax = kErased.size() + 33 + 33 + 21;
+constexpr size_t kFileBytesMax = kTitle.size() + kRedisGroupsMax * kLineBytesMax +
+                                 OwedErasures::kBlocksMax * kErasedBytesMax + kSealBytes;
 
 std::string SealOf(std::string_view content, const DomainSecret& secret) {
   const uint64_t seal = KeyedHash64(secret, std::as_bytes(std::span(content)));
@@ -44,6 +47,20 @@ bool ReadLine(std::string_view line, GroupGeneration* group) {
          (owed == " 1" || owed == " 0");
 }
 
+// "erased GROUP KEY UNTIL": 32 hex digits each, Unix seconds.
+bool ReadErased(std::string_view line, KeptErasure* erased) {
+  line.remove_prefix(kErased.size());
+  if (line.size() < 33 + 33 + 1 || line[32] != ' ' || line[65] != ' ') return false;
+  const Result<GroupId> group = ParseId<GroupIdTag>(line.substr(0, 32));
+  const Result<BlockKey> key = ParseId<BlockKeyTag>(line.substr(33, 32));
+  if (!group.ok() || !key.ok()) return false;
+  erased->group = *group;
+  erased->key = *key;
+  const char* const line_end = line.data() + line.size();
+  const auto [end, error] = std::from_chars(line.data() + 66, line_end, erased->until_s);
+  return error == std::errc() && end == line_end;
+}
+
 bool WriteWhole(int fd, std::string_view content) {
   while (!content.empty()) {
     const ssize_t done = write(fd, content.data(), content.size());
@@ -56,32 +73,37 @@ bool WriteWhole(int fd, std::string_view content) {
 
 }  // namespace
 
-std::string FormatGenerations(const std::vector<GroupGeneration>& groups,
-                              const DomainSecret& secret) {
+std::string FormatGenerations(const RedisMemory& memory, const DomainSecret& secret) {
   std::string content(kTitle);
-  for (const GroupGeneration& group : groups) {
+  for (const GroupGeneration& group : memory.generations) {
     content += ToHex(group.group) + ' ' + std::to_string(group.generation) +
                (group.is_owed ? " 1\n" : " 0\n");
+  }
+  for (const KeptErasure& erased : memory.erasures) {
+    content += std::string(kErased) + ToHex(erased.group) + ' ' + ToHex(erased.key) + ' ' +
+               std::to_string(erased.until_s) + '\n';
   }
   return content + SealOf(content, secret);
 }
 
-Result<std::vector<GroupGeneration>> ParseGenerations(std::string_view content,
-                                                      const DomainSecret& secret) {
+Result<RedisMemory> ParseGenerations(std::string_view content, const DomainSecret& secret) {
   const Status refused(StatusCode::kCorrupt, "it is damaged, or another domain's");
   if (content.size() < kTitle.size() + kSealBytes || !content.starts_with(kTitle)) return refused;
   std::string_view rest = content.substr(0, content.size() - kSealBytes);
   if (content.substr(rest.size()) != SealOf(rest, secret)) return refused;
-  std::vector<GroupGeneration> groups;
+  RedisMemory memory;
   rest.remove_prefix(kTitle.size());
   while (!rest.empty()) {
     const size_t end = rest.find('\n');
-    GroupGeneration group;
-    if (end == std::string_view::npos || !ReadLine(rest.substr(0, end), &group)) return refused;
-    groups.push_back(group);
+    if (end == std::string_view::npos) return refused;
+    const std::string_view line = rest.substr(0, end);
+    const bool is_read = line.starts_with(kErased)
+                             ? ReadErased(line, &memory.erasures.emplace_back())
+                             : ReadLine(line, &memory.generations.emplace_back());
+    if (!is_read) return refused;
     rest.remove_prefix(end + 1);
   }
-  return groups;
+  return memory;
 }
 
 KeptGenerations::KeptGenerations(Options options) : options_(std::move(options)) {
@@ -98,9 +120,9 @@ KeptGenerations::~KeptGenerations() {
   thread_.join();
 }
 
-Result<std::vector<GroupGeneration>> KeptGenerations::Load() const {
+Result<RedisMemory> KeptGenerations::Load() const {
   const int fd = open(options_.path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-  if (fd < 0 && errno == ENOENT) return std::vector<GroupGeneration>();
+  if (fd < 0 && errno == ENOENT) return RedisMemory();
   if (fd < 0) return Status(StatusCode::kIo, "it cannot be opened", errno);
   std::string content(kFileBytesMax + 1, '\0');
   size_t done_bytes = 0;
@@ -116,11 +138,13 @@ Result<std::vector<GroupGeneration>> KeptGenerations::Load() const {
   return ParseGenerations(content, options_.secret);
 }
 
-void KeptGenerations::Save(uint64_t revision, const std::vector<GroupGeneration>& groups) {
-  TERRACE_CHECK(groups.size() <= kRedisGroupsMax, "what is kept can be loaded again");
+void KeptGenerations::Save(uint64_t revision, RedisMemory memory) {
+  TERRACE_CHECK(memory.generations.size() <= kRedisGroupsMax &&
+                    memory.erasures.size() <= OwedErasures::kBlocksMax,
+                "what is kept can be loaded again");
   {
     const std::lock_guard lock(mutex_);
-    due_ = {revision, FormatGenerations(groups, options_.secret)};
+    due_ = {revision, std::move(memory)};
   }
   wake_.notify_one();
 }
@@ -132,7 +156,7 @@ void KeptGenerations::Run() {
     if (!due_) return;
     const Due due = std::exchange(due_, std::nullopt).value();
     lock.unlock();
-    const Status written = Write(due.content);
+    const Status written = Write(FormatGenerations(due.memory, options_.secret));
     if (written.ok()) {
       options_.kept(due.revision);
     } else {

@@ -1,6 +1,6 @@
 // KeptGenerations: the file in which a domain remembers what its groups' blocks on the Redis server
-// are called, and what the server has still to be told, so that neither a restart nor a server that
-// was away brings back what was to be forgotten. docs/REDIS_FORMAT.md.
+// are called, and what the server has still to be told: groups to forget, and blocks to erase. So
+// neither a restart nor a server that was away brings any of it back. docs/REDIS_FORMAT.md.
 //
 // THREADING: Save never blocks; a thread writes, and tells on it. The last content given wins.
 #pragma once
@@ -21,11 +21,9 @@
 
 namespace terrace {
 
-std::string FormatGenerations(const std::vector<GroupGeneration>& groups,
-                              const DomainSecret& secret);
+std::string FormatGenerations(const RedisMemory& memory, const DomainSecret& secret);
 // kCorrupt for anything FormatGenerations did not write under this secret.
-Result<std::vector<GroupGeneration>> ParseGenerations(std::string_view content,
-                                                      const DomainSecret& secret);
+Result<RedisMemory> ParseGenerations(std::string_view content, const DomainSecret& secret);
 
 class KeptGenerations {
  public:
@@ -41,13 +39,13 @@ class KeptGenerations {
   ~KeptGenerations();  // writes what is due
 
   // What a predecessor kept; nothing if there is no file. kCorrupt, kIo: it cannot be told. Blocks.
-  Result<std::vector<GroupGeneration>> Load() const;
-  void Save(uint64_t revision, const std::vector<GroupGeneration>& groups);
+  Result<RedisMemory> Load() const;
+  void Save(uint64_t revision, RedisMemory memory);
 
  private:
   struct Due {
     uint64_t revision = 0;
-    std::string content;
+    RedisMemory memory;
   };
   void Run();
   Status Write(const std::string& content) const;

@@ -72,15 +72,11 @@ void FilteredEviction::Visit(BlockId id, protocol::EvictReply* reply) {
   }
 }
 
-// What is on this host stays. A block that the tier's queue has no room for is skipped: asked again
-// it is another try.
+// What is on this host stays.
 void FilteredEviction::VisitShared(BlockId id, protocol::EvictReply* reply) {
   if (filter_.idle_us_min == 0 && !filter_.is_dry_run) return;  // forgotten as a whole
   if (d_.block(id).phase != BlockPhase::kSealed || !IsIdle(id)) return;
-  if (!filter_.is_dry_run && !shared_.Erase(id)) {
-    ++reply->skipped_count;
-    return;
-  }
+  if (!filter_.is_dry_run) shared_.Erase(id);
   ++reply->block_count;
   reply->byte_count += d_.group_of(d_.block(id)).block_bytes();
 }
@@ -88,7 +84,7 @@ void FilteredEviction::VisitShared(BlockId id, protocol::EvictReply* reply) {
 void FilteredEviction::Drop(BlockId id) {
   const EraseCauseScope scope(d_, protocol::MissCause::kOperator);
   const bool is_forgotten = filter_.idle_us_min == 0 && !has_tier();
-  if (filter_.is_shared && !is_forgotten) (void)shared_.Erase(id);
+  if (filter_.is_shared && !is_forgotten) shared_.Erase(id);
   if (is_of_dram()) return residency_.lifecycle.DropDram(id);
   TERRACE_CHECK(!has_tier() || lower_ < d_.lower.size(), "Begin refuses a tier that is not there");
   if (has_tier()) return residency_.lifecycle.DropLower(id, lower_, DropReason::kNotWanted);

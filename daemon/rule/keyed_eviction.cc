@@ -1,7 +1,5 @@
 #include "daemon/rule/keyed_eviction.h"
 
-#include <algorithm>
-
 #include "daemon/index/tree_walk.h"
 
 namespace terrace {
@@ -25,7 +23,6 @@ uint64_t BytesOf(const CacheDomain& domain, const Block& block) {
 }
 
 void KeyedEviction::EvictKeys(const std::vector<BlockId>& ids, protocol::EvictReply* reply) {
-  forgotten_.clear();
   for (size_t i = ids.size(); i-- > 0;) {
     const BlockId id = ids[i];
     const RadixIndex::Node node = d_.index.node(id);
@@ -35,6 +32,7 @@ void KeyedEviction::EvictKeys(const std::vector<BlockId>& ids, protocol::EvictRe
     const bool is_leaf = node.child_count == (gone == children_gone_.end() ? 0 : gone->second);
     if (!is_leaf || !MayGo(id)) {
       if (skipped_.insert(id).second) ++reply->skipped_count;
+      EraseBefore(id);
       continue;
     }
     // It had a child when its key was given before.
@@ -49,7 +47,6 @@ void KeyedEviction::EvictKeys(const std::vector<BlockId>& ids, protocol::EvictRe
 
 bool KeyedEviction::EvictWalked(uint64_t walk, protocol::EvictReply* reply) {
   const TreeWalks::IsPast is_past = [this](BlockId id) { return seen_.Has(id); };
-  forgotten_.clear();
   uint32_t budget = protocol::kBlocksPerTurnMax;
   bool is_done = false;
   while (budget > 0 && !is_done) {
@@ -66,6 +63,7 @@ void KeyedEviction::VisitWalked(BlockId id, protocol::EvictReply* reply) {
   if (!goes || options_.is_dry_run) seen_.Add(id);
   if (goes) return Count(id, reply);
   ++reply->skipped_count;
+  EraseBefore(id);
   if (options_.is_dry_run && node.parent != kBlockNone) keeps_child_.Add(node.parent);
 }
 
@@ -75,23 +73,20 @@ bool KeyedEviction::MayGo(BlockId id) const {
   return b.phase == BlockPhase::kSealed && d_.index.pin_count(id) == 0 && !b.is_kept();
 }
 
+// Of what is only being written the shared tier may have what was written before.
+void KeyedEviction::EraseBefore(BlockId id) {
+  const bool is_new = d_.block(id).phase == BlockPhase::kReserved;
+  if (is_new && !options_.is_dry_run && !options_.is_all) shared_.Erase(id);
+}
+
 void KeyedEviction::Count(BlockId id, protocol::EvictReply* reply) {
   ++reply->block_count;
   reply->byte_count += BytesOf(d_, d_.block(id));
   if (options_.is_dry_run) return;
   ++d_.counters.blocks_evicted;
-  EraseShared(id);
+  if (!options_.is_all) shared_.Erase(id);
   const EraseCauseScope scope(d_, protocol::MissCause::kOperator);
   residency_.lifecycle.Erase(id, StatusCode::kNotFound);
-}
-
-// What cannot be erased there block by block has its group forgotten, once.
-void KeyedEviction::EraseShared(BlockId id) {
-  const uint32_t group_index = d_.block(id).group_index;
-  if (options_.is_all || std::ranges::find(forgotten_, group_index) != forgotten_.end()) return;
-  if (shared_.Erase(id)) return;
-  shared_.Forget(group_index);
-  forgotten_.push_back(group_index);
 }
 
 }  // namespace terrace

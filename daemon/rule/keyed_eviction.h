@@ -41,15 +41,13 @@ class KeyedEviction {
  private:
   bool MayGo(BlockId id) const;
   void VisitWalked(BlockId id, protocol::EvictReply* reply);
+  void EraseBefore(BlockId id);
   void Count(BlockId id, protocol::EvictReply* reply);
-  void EraseShared(BlockId id);
 
   CacheDomain& d_;
   Residency& residency_;
   SharedWriter& shared_;
   const Options options_;
-  std::vector<uint32_t> forgotten_;  // groups, in this call
-
   // Of walks, all together.
   BlockMarks seen_;         // looked at, and still there
   BlockMarks keeps_child_;  // in a dry run: with a child that would stay

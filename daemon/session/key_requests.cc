@@ -42,7 +42,6 @@ void KeyRequests::Restart() {
   group_index_ = kAllGroups;
   keys_offset_bytes_ = 0;
   next_ = 0;
-  last_key_ = {};
   seek_end_us_ = 0;
   is_sought_ = stays_ = wants_ready_ = is_through_ = false;
   RestartResult(&acquire_, &AcquireResult::spans, &AcquireResult::slots);
@@ -203,8 +202,6 @@ uint32_t KeyRequests::KeyCost(const RequestContext& context, Store& store) const
 void KeyRequests::Passed(uint32_t key_count) {
   next_ += key_count;
   TERRACE_CHECK(next_ <= keys_.key_count, "no more keys pass than were asked for");
-  if (key_count == 0) return;
-  frame_.body.Read(keys_offset_bytes_ + (next_ - 1) * sizeof(BlockKey), &last_key_);
 }
 
 KeysQuery KeyRequests::NextQuery(const RequestContext& context, uint32_t key_count) {
@@ -225,13 +222,17 @@ KeysQuery KeyRequests::NextQuery(const RequestContext& context, uint32_t key_cou
         std::span(step_events_));
   }
   const bool is_chain = (keys_.flags & protocol::kKeysFlat) == 0;
+  BlockKey parent = keys_.parent;
+  if (is_chain && first > 0) {
+    frame_.body.Read(keys_offset_bytes_ + (first - 1) * sizeof(BlockKey), &parent);
+  }
   return {.session = context.session,
           .request_id = frame_.id,
           .group_index = group_index_,
           .flags = keys_.flags,
           .member_mask = keys_.member_mask,
-          .parent = is_chain && next_ > 0 ? last_key_ : keys_.parent,
-          .first_position = is_chain ? keys_.first_position + next_ : keys_.first_position,
+          .parent = parent,
+          .first_position = is_chain ? keys_.first_position + first : keys_.first_position,
           .hints = keys_.hints,
           .keys = step_keys_,
           .key_count_of_request = keys_.key_count,

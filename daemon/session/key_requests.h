@@ -77,7 +77,6 @@ class KeyRequests {
   uint32_t group_index_ = kAllGroups;
   size_t keys_offset_bytes_ = 0;
   uint32_t next_ = 0;         // next key
-  BlockKey last_key_;         // the key before next_
   uint64_t seek_end_us_ = 0;  // of all its Seeks
   bool is_sought_ = false;    // the keys of this step
   bool stays_ = false;        // an Evict is not through with the keys of its last step

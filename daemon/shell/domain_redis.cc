@@ -113,12 +113,12 @@ void DomainRedis::LoadGenerations(RedisTier::Options* options) {
           [name = options_.domain_name](const std::string& sentence) {
             Log(LogLevel::kWarn, "redis generations", {{"domain", name}, {"why", sentence}});
           }});
-  options->keep = [this](uint64_t revision, const std::vector<GroupGeneration>& groups) {
-    generations_->Save(revision, groups);
+  options->keep = [this](uint64_t revision, RedisMemory memory) {
+    generations_->Save(revision, std::move(memory));
   };
-  Result<std::vector<GroupGeneration>> kept = generations_->Load();
+  Result<RedisMemory> kept = generations_->Load();
   if (kept.ok()) {
-    options->generations = std::move(*kept);
+    options->memory = std::move(*kept);
     return;
   }
   options->is_memory_lost = true;

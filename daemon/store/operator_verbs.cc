@@ -250,7 +250,10 @@ Status EvictOperation::Evict(const KeysQuery& query) {
         caller.domain(), caller.rooms->residency, caller.rooms->shared_writer,
         KeyedEviction::Options{.is_dry_run = is_dry_run, .is_all = query.keys.empty()});
   }
-  if ((query.flags & protocol::kEvictSubtree) != 0) {
+  const bool is_subtree = (query.flags & protocol::kEvictSubtree) != 0;
+  // What only the shared tier has. Looked at once, before any of them goes.
+  if (!is_dry_run && walk_ == 0) caller.rooms->shared_writer.EraseUnknown(query);
+  if (is_subtree) {
     TERRACE_RETURN_IF_ERROR(Walk(query, caller));
   } else {
     eviction_->EvictKeys(BlocksOf(caller, query), answer_);

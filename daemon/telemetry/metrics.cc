@@ -203,6 +203,7 @@ json SharedDocument(const DomainStats::SharedStats& shared) {
           {"breaker_opened", tier.breaker_opened},
           {"forgets", tier.forgets},
           {"forgets_owed", tier.forgets_owed},
+          {"erasures_owed", tier.erasures_owed},
           {"operations_in_flight", tier.operations_in_flight},
           {"bytes_in_flight", tier.bytes_in_flight},
           {"read_bytes", tier.read_bytes},

@@ -199,11 +199,11 @@ void SharedReader::FinishIfDone(BlockId id) {
 void SharedReader::EraseMixed(BlockId id, const Finding& finding) {
   const Group& group = d_.group_of(d_.block(id));
   for (const LocalMember& local : group.locals()) {
-    (void)d_.options.shared.tier->Erase({.group = group.id(),
-                                         .space = local.space,
-                                         .key = d_.index.node(id).key,
-                                         .run = finding.run,
-                                         .position = finding.position});
+    d_.options.shared.tier->Drop({.group = group.id(),
+                                  .space = local.space,
+                                  .key = d_.index.node(id).key,
+                                  .run = finding.run,
+                                  .position = finding.position});
   }
 }
 

@@ -20,6 +20,7 @@
 
 #include "daemon/residency/evictor.h"
 #include "daemon/residency/residency.h"
+#include "daemon/transfer/shared_names.h"
 #include "daemon/transfer/verifier.h"
 #include "src/slot_pool.h"
 
@@ -72,17 +73,12 @@ class SharedReader {
     SessionId session = 0;
     uint64_t request_id = 0;
   };
-  struct Sought {
-    BlockKey key;
-    BlockKey run;
-    uint32_t position = 0;  // in its run's chain
-  };
   struct SeekJob {
     GroupId group;
     std::vector<SpaceId> spaces;  // of the local members
     std::vector<uint64_t> member_bits;
     uint64_t full_mask = 0;
-    std::vector<Sought> sought;
+    std::vector<SharedPlace> sought;
     std::vector<Waiter> waiters;
     uint64_t until_us = 0;
     uint32_t deadline = kHandleNone;
@@ -123,7 +119,6 @@ class SharedReader {
   bool is_on() const;
   // False, and counted, if computing so many blocks is faster than fetching them.
   bool IsWorth(const KeysQuery& query, size_t block_count);
-  std::vector<Sought> NameKeys(const KeysQuery& query, size_t from_index, size_t count_max) const;
   bool JoinSeek(const KeysQuery& query, const BlockKey& first, uint64_t until_us);
   void TellWaiters(SeekJob& seek);
   void Remember(const SeekJob& seek, const std::vector<bool>& is_present);

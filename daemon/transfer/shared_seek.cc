@@ -26,44 +26,6 @@ bool SharedReader::IsWorth(const KeysQuery& query, size_t block_count) {
   return false;
 }
 
-// Blocks of a run lie under the key of its first: of a run that begins before the request, the
-// index may know it. What cannot be named ends the list.
-std::vector<SharedReader::Sought> SharedReader::NameKeys(const KeysQuery& query, size_t from_index,
-                                                         size_t count_max) const {
-  std::vector<Sought> sought;
-  const size_t end = std::min(query.keys.size(), from_index + count_max);
-  if (query.flags & protocol::kKeysFlat) {
-    for (size_t i = from_index; i < end; ++i) {
-      sought.push_back({.key = query.keys[i], .run = query.keys[i]});
-    }
-    return sought;
-  }
-  uint32_t position = query.first_position;  // of keys[0]
-  BlockId before = kBlockNone;               // the block before keys[0]
-  const BlockId first = d_.index.Find(query.group_index, query.keys[0]);
-  if (first != kBlockNone) {
-    position = d_.index.node(first).position;
-    before = d_.index.node(first).parent;
-  } else if (!query.parent.is_zero()) {
-    before = d_.index.Find(query.group_index, query.parent);
-    if (before != kBlockNone) position = d_.index.node(before).position + 1;
-  }
-  BlockKey early_run;  // of keys[0], where that is not the first of its run
-  for (uint32_t up = position % kRedisRunBlocks; up > 0 && before != kBlockNone; --up) {
-    early_run = d_.index.node(before).key;
-    if (up > 1) before = d_.index.node(before).parent;
-  }
-  for (size_t i = from_index; i < end; ++i) {
-    const uint32_t own = position + static_cast<uint32_t>(i);
-    const uint32_t back = own % kRedisRunBlocks;
-    if (back > i && before == kBlockNone) break;
-    sought.push_back({.key = query.keys[i],
-                      .run = back > i ? early_run : query.keys[i - back],
-                      .position = own});
-  }
-  return sought;
-}
-
 Status SharedReader::Seek(const KeysQuery& query, size_t from_index, uint64_t until_us) {
   if (!is_on()) return Status::Ok();
   const Group& group = *d_.groups[query.group_index];
@@ -76,11 +38,12 @@ Status SharedReader::Seek(const KeysQuery& query, size_t from_index, uint64_t un
   if (JoinSeek(query, first, until_us)) {
     return Status(StatusCode::kBusy, "the shared tier is being asked");
   }
-  std::vector<Sought> sought = NameKeys(query, from_index, kSeekNamesMax / group.locals().size());
+  std::vector<SharedPlace> sought =
+      NameKeys(d_.index, query, from_index, kSeekNamesMax / group.locals().size());
   if (sought.empty() || seeks_.count() >= kSeeksMax) return Status::Ok();
 
   std::vector<RedisBlockName> names;
-  for (const Sought& one : sought) {
+  for (const SharedPlace& one : sought) {
     for (const LocalMember& local : group.locals()) {
       names.push_back({.group = group.id(),
                        .space = local.space,

@@ -1,5 +1,6 @@
 #include "daemon/transfer/shared_writer.h"
 
+#include "daemon/transfer/shared_names.h"
 #include "terrace/check.h"
 #include "tiers/shared_name.h"
 
@@ -23,16 +24,6 @@ bool SharedWriter::IsToGive(BlockId id) const {
 bool SharedWriter::IsOfBefore(const Block& b) const {
   const uint64_t since_us = d_.group_of(b).shared_since_us;
   return since_us != 0 && b.created_us <= since_us;
-}
-
-bool SharedWriter::FindRun(BlockId id, BlockKey* run) const {
-  BlockId first = id;
-  for (uint32_t up = d_.index.node(id).position % kRedisRunBlocks; up > 0; --up) {
-    first = d_.index.node(first).parent;
-    if (first == kBlockNone) return false;
-  }
-  *run = d_.index.node(first).key;
-  return true;
 }
 
 // ---- waiting ----
@@ -111,7 +102,7 @@ void SharedWriter::Step() {
       continue;
     }
     Job job{.byte_count = offered.byte_count};
-    if (!FindRun(id, &job.run)) {
+    if (!FindRun(d_.index, id, &job.run)) {
       ++counts_.blocks_unnamed;
       continue;
     }
@@ -206,22 +197,57 @@ void SharedWriter::Tick() {
   Step();
 }
 
-bool SharedWriter::Erase(BlockId id) {
-  const Block& b = d_.block(id);
-  const Group& group = d_.group_of(b);
+void SharedWriter::Erase(BlockId id) {
   SharedTier* const tier = d_.options.shared.tier;
-  BlockKey run;
-  if (tier == nullptr || group.locals().empty()) return true;
-  bool is_told = FindRun(id, &run);
+  if (tier == nullptr) return;
+  const Group& group = d_.group_of(d_.block(id));
+  RedisBlockName name{.group = group.id(),
+                      .key = d_.index.node(id).key,
+                      .run = d_.index.node(id).key,
+                      .position = d_.index.node(id).position};
+  const bool is_named = FindRun(d_.index, id, &name.run);
   for (const LocalMember& local : group.locals()) {
-    is_told = is_told && tier->Erase({.group = group.id(),
-                                      .space = local.space,
-                                      .key = d_.index.node(id).key,
-                                      .run = run,
-                                      .position = d_.index.node(id).position})
-                             .ok();
+    name.space = local.space;
+    is_named ? tier->Erase(name) : tier->EraseByKey(name);
   }
-  return is_told;
+}
+
+void SharedWriter::EraseUnknown(const KeysQuery& query) {
+  if (d_.options.shared.tier == nullptr) return;
+  const bool is_of_all = query.group_index == kAllGroups;
+  std::vector<size_t> unknown;
+  std::vector<BlockId> found;
+  for (size_t i = 0; i < query.keys.size(); ++i) {
+    found.clear();
+    if (is_of_all) d_.index.FindAll(query.keys[i], &found);
+    const bool is_known =
+        is_of_all ? !found.empty() : d_.index.Find(query.group_index, query.keys[i]) != kBlockNone;
+    if (!is_known) unknown.push_back(i);
+  }
+  if (unknown.empty()) return;
+  const auto group_count = static_cast<uint32_t>(d_.groups.size());
+  const uint32_t first = is_of_all ? 0 : query.group_index;
+  for (uint32_t g = first; g < (is_of_all ? group_count : first + 1); ++g) {
+    EraseUnknownOf(*d_.groups[g], g, query, unknown);
+  }
+}
+
+void SharedWriter::EraseUnknownOf(const Group& group, uint32_t group_index, KeysQuery query,
+                                  std::span<const size_t> unknown) {
+  if (group.locals().empty()) return;
+  query.group_index = group_index;
+  const std::vector<SharedPlace> places = NameKeys(d_.index, query, 0, query.keys.size());
+  for (const size_t i : unknown) {
+    RedisBlockName name{.group = group.id(), .key = query.keys[i], .run = query.keys[i]};
+    if (i < places.size()) {
+      name.run = places[i].run;
+      name.position = places[i].position;
+    }
+    for (const LocalMember& local : group.locals()) {
+      name.space = local.space;
+      d_.options.shared.tier->EraseByKey(name);
+    }
+  }
 }
 
 void SharedWriter::Forget(uint32_t group_index) {

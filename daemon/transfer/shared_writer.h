@@ -15,6 +15,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <span>
 #include <unordered_map>
 
 #include "daemon/policy/recent_total.h"
@@ -46,8 +47,10 @@ class SharedWriter {
   void Step();
   // At least once a second.
   void Tick();
-  // An operator has the block erased: on the server, too. False if that cannot be asked for now.
-  bool Erase(BlockId id);
+  // Somebody has the block erased: on the server, too.
+  void Erase(BlockId id);
+  // The same of those of the query's keys that nobody here has.
+  void EraseUnknown(const KeysQuery& query);
   // Nothing is found there, or given, of what the group has had until now.
   void Forget(uint32_t group_index);
   void OnForgotten(const GroupId& group);
@@ -76,8 +79,8 @@ class SharedWriter {
   bool MayGive(BlockId id) const { return d_.block(id).is_verified && IsToGive(id); }
   // It was here when its group was forgotten.
   bool IsOfBefore(const Block& b) const;
-  // The key that names the block's run. False if it is not known here.
-  bool FindRun(BlockId id, BlockKey* run) const;
+  void EraseUnknownOf(const Group& group, uint32_t group_index, KeysQuery query,
+                      std::span<const size_t> unknown);
   bool MakeRoom(uint64_t byte_count, uint8_t priority);
   bool TakeNext(Offered* offered);
   // False if the tier takes no more for now.

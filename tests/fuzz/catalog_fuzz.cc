@@ -167,10 +167,11 @@ std::vector<Seed> Seeds() {
       .name = "llama3-70b",
       .members = {{.spec = Space(0, 0)}, {.spec = Space(1, 32), .is_remote = true}}};
   const std::string sealed = FormatGroupFile(two, FuzzSecret());
-  const std::string generations =
-      FormatGenerations({{.group = {1, 2}, .generation = 1'700'000'000, .is_owed = true},
-                         {.group = {3, 4}, .generation = 5}},
-                        FuzzSecret());
+  const std::string generations = FormatGenerations(
+      {.generations = {{.group = {1, 2}, .generation = 1'700'000'000, .is_owed = true},
+                       {.group = {3, 4}, .generation = 5}},
+       .erasures = {{.group = {3, 4}, .key = {5, 6}, .until_s = 1'800'000'000}}},
+      FuzzSecret());
   const auto seed = [](const std::string& name, uint8_t kind, std::string_view text) {
     return Seed{name, ChoiceWriter().Byte(kind).Append(text).Take()};
   };

@@ -112,6 +112,18 @@ bool RedisRig::RunUntil(const std::function<bool()>& is_true) {
   return true;
 }
 
+bool RedisRig::RunTicking(const std::function<bool()>& is_true) {
+  constexpr auto kEvery = std::chrono::milliseconds(100);
+  auto next = std::chrono::steady_clock::now();
+  return RunUntil([&] {
+    if (std::chrono::steady_clock::now() >= next) {
+      next = std::chrono::steady_clock::now() + kEvery;
+      tier_->Tick();
+    }
+    return is_true();
+  });
+}
+
 void RedisRig::WaitUntilReady() {
   TERRACE_CHECK(RunUntil([this] { return tier_->stats().is_ready; }), "the tier is never ready");
 }

@@ -35,6 +35,12 @@ class RedisRig final : public SharedTierListener {
   void WaitUntilReady();
   // Runs posted calls until `is_true`; false after a minute.
   bool RunUntil(const std::function<bool()>& is_true);
+  // The same beside ticks, as a store has them.
+  bool RunTicking(const std::function<bool()>& is_true);
+  // Servers have been told of all that was erased.
+  bool RunUntilErased() {
+    return RunTicking([this] { return tier_->stats().erasures_owed == 0; });
+  }
 
   Status StoreNow(const RedisBlockName& name, CommitId commit_id, size_t length_bytes);
   struct Fetched {

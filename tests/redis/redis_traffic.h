@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "redis/redis_rig.h"
@@ -31,10 +32,11 @@ class RedisTraffic {
       for (uint64_t i = 0; i < kDepth && begun < operations; ++i) {
         if (!slots_[i].is_busy && Begin(i)) ++begun;
       }
-      // An answer, or a tier that works again.
-      ASSERT_TRUE(rig_.RunUntil([&] {
+      // An answer, or a tier that works again; where nothing could begin, at least a moment.
+      bool has_waited = under_way_ > 0;
+      ASSERT_TRUE(rig_.RunTicking([&] {
         return !rig_.fetched.empty() || !rig_.stored.empty() ||
-               (under_way_ == 0 && rig_.tier().stats().is_ready);
+               (under_way_ == 0 && rig_.tier().stats().is_ready && std::exchange(has_waited, true));
       }));
       Take();
     }
@@ -80,7 +82,7 @@ class RedisTraffic {
       const CommitId commit = random_();
       slot.bytes = RedisTestBytes(name.key, commit, kLengths[position % 4]);
       status = rig_.tier().Store(i, name.run, RedisTestRecord(name, commit), slot.bytes);
-      if (random_() % options_.erased_of_stores == 0) (void)rig_.tier().Erase(name);
+      if (random_() % options_.erased_of_stores == 0) rig_.tier().Erase(name);
     } else {
       slot.bytes.assign(kLengths[position % 4], std::byte{0});
       status = rig_.tier().Fetch(i, name, slot.bytes);

@@ -5,6 +5,7 @@
 // THREADING: one thread. OWNERSHIP: the server outlives the tiers; the listener outlives the tier.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -50,10 +51,11 @@ class MemorySharedTier final : public SharedTier {
   Status Fetch(TransferId transfer_id, const RedisBlockName& name,
                std::span<std::byte> into) override {
     TERRACE_RETURN_IF_ERROR(Admit(name.group));
+    if (IsOwed(name)) return Status(StatusCode::kUnsupported, "it is to be erased");
     ++fetch_count;
     waiting_.push_back([this, transfer_id, name, into] {
       const auto found = server_.blocks.find(server_.PlaceOf(name));
-      if (found == server_.blocks.end()) {
+      if (found == server_.blocks.end() || IsOwed(name)) {
         return listener_->OnSharedFetched(transfer_id, Status(StatusCode::kNotFound), {});
       }
       std::memcpy(into.data(), found->second.bytes.data(), into.size());
@@ -66,14 +68,16 @@ class MemorySharedTier final : public SharedTier {
   Status Store(TransferId transfer_id, const BlockKey& run, const BlockRecord& record,
                std::span<const std::byte> from) override {
     TERRACE_RETURN_IF_ERROR(Admit(record.group));
+    const RedisBlockName name{
+        .group = record.group, .space = record.space, .key = record.key, .run = run};
+    if (IsOwed(name)) return Status(StatusCode::kUnsupported, "it is to be erased");
     const std::vector<Checksum> roots(record.part_checksums.begin(), record.part_checksums.end());
-    waiting_.push_back([this, transfer_id, run, record, roots, from, known = known_[record.group]] {
+    waiting_.push_back([this, transfer_id, name, record, roots, from,
+                        known = known_[record.group]] {
       if (Learn(record.group) || known_[record.group] != known) {
         return listener_->OnSharedStored(transfer_id, Status(StatusCode::kGone));
       }
       SharedServer::Stored stored{record, roots, {from.begin(), from.end()}};
-      const RedisBlockName name{
-          .group = record.group, .space = record.space, .key = record.key, .run = run};
       const bool is_new =
           server_.blocks.try_emplace(server_.PlaceOf(name), std::move(stored)).second;
       listener_->OnSharedStored(transfer_id, is_new ? Status::Ok() : Status(StatusCode::kExists));
@@ -87,23 +91,34 @@ class MemorySharedTier final : public SharedTier {
       Learn(asked.front().group);
       std::vector<bool> is_present;
       for (const RedisBlockName& name : asked) {
-        is_present.push_back(server_.blocks.contains(server_.PlaceOf(name)));
+        is_present.push_back(server_.blocks.contains(server_.PlaceOf(name)) && !IsOwed(name));
       }
       listener_->OnSharedProbed(probe_id, Status::Ok(), is_present);
     });
     return Status::Ok();
   }
-  Status Erase(const RedisBlockName& name) override {
-    TERRACE_RETURN_IF_ERROR(Admit(name.group));
-    server_.blocks.erase(server_.PlaceOf(name));
-    return Status::Ok();
+  // Behind what was asked before: a store under way, too.
+  void Erase(const RedisBlockName& name) override {
+    if (owed_.contains(name.group)) return;
+    erased_.push_back(name);
+    if (!is_away) waiting_.push_back([this] { EraseOwed(); });
+  }
+  void EraseByKey(const RedisBlockName& name) override {
+    RedisBlockName whatever = name;
+    whatever.run = {};
+    Erase(whatever);
+  }
+  void Drop(const RedisBlockName& name) override {
+    if (Admit(name.group).ok()) server_.blocks.erase(server_.PlaceOf(name));
   }
   void Forget(const GroupId& group) override {
     owed_.insert(group);
     Tick();
   }
-  bool is_forgetting_durable() const override { return is_kept; }
+  SharedErasureMark MarkErasures() const override { return {}; }
+  bool IsDurable(const SharedErasureMark& /*mark*/) const override { return is_kept; }
   void Tick() override {
+    if (!is_away && !erased_.empty()) waiting_.push_back([this] { EraseOwed(); });
     for (const GroupId& group : is_away ? std::set<GroupId>() : std::exchange(owed_, {})) {
       known_[group] = ++server_.generations[group];
     }
@@ -119,6 +134,24 @@ class MemorySharedTier final : public SharedTier {
   uint32_t fetch_count = 0;
 
  private:
+  static bool IsSame(const RedisBlockName& erased, const SpaceId& space, const BlockKey& run,
+                     const BlockKey& key) {
+    const bool is_run = erased.run == run || erased.run.is_zero();
+    return erased.space == space && erased.key == key && is_run;
+  }
+  bool IsOwed(const RedisBlockName& name) const {
+    return std::ranges::any_of(erased_, [&](const RedisBlockName& erased) {
+      return IsSame(erased, name.space, name.run, name.key);
+    });
+  }
+  void EraseOwed() {
+    for (const RedisBlockName& erased : std::exchange(erased_, {})) {
+      std::erase_if(server_.blocks, [&](const auto& block) {
+        const auto& [space, run, key, generation] = block.first;
+        return IsSame(erased, space, run, key);
+      });
+    }
+  }
   // Whether others have had the group forgotten.
   bool Learn(const GroupId& group) {
     if (known_[group] == server_.generations[group]) return false;
@@ -137,6 +170,7 @@ class MemorySharedTier final : public SharedTier {
   std::deque<std::function<void()>> waiting_;
   std::map<GroupId, uint64_t> known_;
   std::set<GroupId> owed_;
+  std::vector<RedisBlockName> erased_;  // the server does not know yet; without a run: by key
 };
 
 }  // namespace terrace::sim

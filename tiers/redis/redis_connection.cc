@@ -219,6 +219,10 @@ void RedisConnection::CloseWith(Status status, const RedisAnswer& first) {
   resolver_.cancel();
   timer_.cancel();
   stream_.reset();
+  // What was not sent by now is not sent any more: it would come late.
+  if (options_.endpoint.unix_path.empty() && !flying_.empty()) {
+    socket_.set_option(asio::socket_base::linger(true, 0), ignored);
+  }
   socket_.close(ignored);
   std::deque<Flying> flying = std::move(flying_);
   std::deque<RedisRequest> queued = std::move(queued_);

@@ -10,7 +10,8 @@
 // OWNERSHIP: the memory of a transfer belongs to the tier until its answer, or until Stop returned.
 // The listener outlives the tier.
 // LIMITS: operations_max at a time, bytes_max of them; more is kBusy. kRedisGroupsMax groups whose
-// generation is remembered; of more the server is asked again.
+// generation is remembered; of more the server is asked again. OwedErasures::kBlocksMax blocks
+// whose erasure is owed; of more the group of which most are is forgotten as a whole.
 #pragma once
 
 #include <cstddef>
@@ -25,6 +26,7 @@
 #include "terrace/units.h"
 #include "tiers/crypto/key_ring.h"
 #include "tiers/disk/circuit_breaker.h"
+#include "tiers/redis/owed_erasures.h"
 #include "tiers/redis/redis_endpoint.h"
 #include "tiers/redis/redis_format.h"
 #include "tiers/redis/redis_stream.h"
@@ -44,6 +46,14 @@ struct GroupGeneration {
   bool is_owed = false;
 
   friend bool operator==(const GroupGeneration&, const GroupGeneration&) = default;
+};
+
+// What a successor of this process must know.
+struct RedisMemory {
+  std::vector<GroupGeneration> generations;
+  std::vector<KeptErasure> erasures;
+
+  friend bool operator==(const RedisMemory&, const RedisMemory&) = default;
 };
 
 class RedisTier final : public SharedTier {
@@ -75,11 +85,11 @@ class RedisTier final : public SharedTier {
     std::function<void(std::function<void()>)> post;
     std::function<uint64_t()> unix_seconds;  // any thread
     SharedTierListener* listener = nullptr;
-    // What a predecessor had kept of groups, and who keeps it for a successor: all of it, whenever
-    // something changes; then Kept(revision) is due. None: it ends with the process. Store thread.
-    std::vector<GroupGeneration> generations;
+    // What a predecessor had kept, and who keeps it for a successor: all of it, whenever something
+    // changes; then Kept(revision) is due. None: it ends with the process. Store thread.
+    RedisMemory memory;
     bool is_memory_lost = false;  // nobody can tell: of no group anything of before is used
-    std::function<void(uint64_t revision, std::vector<GroupGeneration>)> keep;
+    std::function<void(uint64_t revision, RedisMemory)> keep;
   };
   // Starts the thread; the server need not be there. kInvalid: the options cannot work, `*why`
   // names which and the remedy.
@@ -92,15 +102,18 @@ class RedisTier final : public SharedTier {
                std::span<const std::byte> from) override;
   // kInvalid: more than probe_names_max.
   Status Probe(uint64_t probe_id, std::span<const RedisBlockName> names) override;
-  Status Erase(const RedisBlockName& name) override;
+  void Erase(const RedisBlockName& name) override;
+  void EraseByKey(const RedisBlockName& name) override;
+  void Drop(const RedisBlockName& name) override;
   void Forget(const GroupId& group) override;
-  bool is_forgetting_durable() const override;
+  SharedErasureMark MarkErasures() const override;
+  bool IsDurable(const SharedErasureMark& mark) const override;
   void Tick() override;
   // From now on its first key encrypts, and all of its keys decrypt. REQUIRES: Options::ring.
   void SetRing(std::shared_ptr<const KeyRing> ring);
   // Of those that were missed: encrypted under a key that the ring has not.
   uint64_t fetches_locked() const;
-  // The generations given to Options::keep are safe.
+  // What was given to Options::keep is safe.
   void Kept(uint64_t revision);
   uint64_t PredictReadUs(uint64_t length_bytes) const override;
   SharedTierStats stats() const override;

@@ -269,9 +269,15 @@ TEST(RedisTier, ErasingTakesTheBlockAway) {
   rig.WaitUntilReady();
   const RedisBlockName name = RedisTestName(1, 0);
   ASSERT_TRUE(rig.StoreNow(name, 5, 1000).ok());
-  ASSERT_TRUE(rig.tier().Erase(name).ok());
+  rig.tier().Drop(name);
   // On the same connection; of what was erased the answer might be remembered.
   ASSERT_TRUE(rig.ProbeNow({RedisTestName(2, 0)}).first.ok());
+  EXPECT_EQ(rig.FetchNow(name, 1000).status.code(), StatusCode::kNotFound);
+  ASSERT_TRUE(rig.StoreNow(name, 6, 1000).ok());
+  rig.tier().Erase(name);
+  EXPECT_EQ(rig.FetchNow(name, 1000).status.code(), StatusCode::kUnsupported) << "it may be there";
+  EXPECT_FALSE(rig.ProbeNow({name}).second[0]);
+  ASSERT_TRUE(rig.RunUntilErased());
   EXPECT_EQ(rig.FetchNow(name, 1000).status.code(), StatusCode::kNotFound);
 }
 
@@ -438,153 +444,6 @@ TEST(RedisTier, AReadOnlyReplicaRefusesWrites) {
 }
 
 // ---- what is to be forgotten ----
-
-// A host that remembers what it was told to keep.
-struct RememberingHost {
-  explicit RememberingHost(const RedisEndpoint& endpoint,
-                           std::vector<GroupGeneration> before = {}) {
-    RedisTier::Options options = RedisRig::Options(endpoint);
-    options.generations = std::move(before);
-    options.keep = [this](uint64_t newest, const std::vector<GroupGeneration>& all) {
-      revision = newest;
-      kept = all;
-    };
-    rig.emplace(std::move(options));
-    rig->WaitUntilReady();
-  }
-  bool ForgetNow(const GroupId& group) {
-    const uint64_t before = rig->tier().stats().forgets;
-    rig->tier().Forget(group);
-    return rig->RunUntil([&] { return rig->tier().stats().forgets > before; });
-  }
-
-  uint64_t revision = 0;
-  std::vector<GroupGeneration> kept;
-  std::optional<RedisRig> rig;
-};
-
-TEST(RedisTier, WhatWasForgottenHasNoNameAnyMoreOnAnyHost) {
-  TERRACE_NEEDS_REDIS();
-  for (const size_t length_bytes : {size_t{1000}, size_t{kMiB}}) {
-    RedisProcess server;
-    RememberingHost a(server.unix_endpoint()), late(server.unix_endpoint());
-    const RedisBlockName name = RedisTestName(1, 3), other = RedisTestName(2, 3);
-    ASSERT_TRUE(a.rig->StoreNow(name, 5, length_bytes).ok());
-    ASSERT_TRUE(late.rig->FetchNow(name, length_bytes).status.ok());
-    ASSERT_TRUE(a.ForgetNow(name.group));
-    EXPECT_EQ(a.kept.size(), 1u);
-    EXPECT_FALSE(a.kept[0].is_owed);
-    EXPECT_EQ(a.rig->FetchNow(name, length_bytes).status.code(), StatusCode::kNotFound);
-    // Who has not heard of it writes where nobody looks who has.
-    const StatusCode stored = late.rig->StoreNow(other, 5, length_bytes).code();
-    EXPECT_TRUE(stored == StatusCode::kOk || stored == StatusCode::kGone) << "on a slow machine";
-    EXPECT_EQ(a.rig->FetchNow(other, length_bytes).status.code(), StatusCode::kNotFound);
-    ASSERT_TRUE(a.rig->StoreNow(name, 6, length_bytes).ok());
-    RememberingHost fresh(server.unix_endpoint());
-    EXPECT_EQ(fresh.rig->FetchNow(name, length_bytes).record.commit_id, 6u);
-    EXPECT_EQ(fresh.rig->forgotten, std::vector<GroupId>{name.group});
-    EXPECT_EQ(fresh.kept, a.kept);
-    // Whose first question it is has computed its bytes before it knew.
-    RememberingHost newcomer(server.unix_endpoint());
-    const RedisBlockName third = RedisTestName(3, 3);
-    EXPECT_EQ(newcomer.rig->StoreNow(third, 5, length_bytes).code(), StatusCode::kGone);
-    EXPECT_TRUE(newcomer.rig->StoreNow(third, 6, length_bytes).ok());
-    EXPECT_EQ(a.rig->FetchNow(third, length_bytes).record.commit_id, 6u);
-  }
-}
-
-TEST(RedisTier, AGenerationThatTheServerLostIsSaidAgain) {
-  TERRACE_NEEDS_REDIS();
-  RedisProcess server;
-  RememberingHost a(server.unix_endpoint());
-  const RedisBlockName name = RedisTestName(1, 3);
-  ASSERT_TRUE(a.rig->StoreNow(name, 5, 1000).ok());
-  ASSERT_TRUE(a.ForgetNow(name.group));
-  const RedisKeyNames names("terrace", testing::RedisTestSecret());
-  const std::unique_ptr<RawRedis> raw = server.Connect();
-  const std::string key = names.Generation(name.group);
-  for (const std::vector<std::string>& damage :
-       std::vector<std::vector<std::string>>{{"DEL", key},
-                                             {"SET", key, "00000000000000000000:0123456789abcdef"},
-                                             {"SET", key, std::string(2'000'000, 'x')},
-                                             {"DEL", key}}) {
-    raw->Command(damage);
-    RememberingHost heir(server.unix_endpoint(), a.kept);
-    EXPECT_TRUE(heir.rig->RunUntil(
-        [&] { return heir.rig->FetchNow(name, 1000).status.code() == StatusCode::kNotFound; }));
-    EXPECT_EQ(raw->Text({"GET", key}),
-              EncodeGeneration(name.group, a.kept[0].generation, testing::RedisTestSecret()));
-    EXPECT_EQ(heir.kept, a.kept);
-  }
-  raw->Command({"DEL", key});
-  raw->Command({"RPUSH", key, "a list"});
-  RememberingHost heir(server.unix_endpoint(), a.kept);
-  EXPECT_FALSE(heir.rig->FetchNow(name, 1000).status.ok());
-  // Risen again, it goes beyond what the server has lost, too.
-  raw->Command({"DEL", key});
-  ASSERT_TRUE(heir.ForgetNow(name.group));
-  EXPECT_GT(heir.kept[0].generation, a.kept[0].generation);
-}
-
-TEST(RedisTier, WhatAPredecessorLeftIsNotStoredInAGenerationItMayNotBeOf) {
-  TERRACE_NEEDS_REDIS();
-  RedisProcess server;
-  RememberingHost a(server.unix_endpoint());
-  const RedisBlockName name = RedisTestName(1, 3);
-  ASSERT_TRUE(a.ForgetNow(name.group));
-  RememberingHost heir(server.unix_endpoint(), a.kept);
-  const std::vector<std::byte> bytes(1000);
-  const BlockRecord record = testing::RedisTestRecord(name, 5);
-  EXPECT_EQ(heir.rig->tier().Store(1, name.run, record, bytes).code(), StatusCode::kUnsupported);
-  ASSERT_TRUE(heir.rig->RunUntil([&] { return !heir.rig->forgotten.empty(); }))
-      << "its blocks until now are barred";
-  EXPECT_TRUE(heir.rig->StoreNow(name, 5, 1000).ok());
-  EXPECT_TRUE(a.rig->FetchNow(name, 1000).status.ok());
-}
-
-TEST(RedisTier, WhatIsOwedIsToldWhenTheServerIsThere) {
-  TERRACE_NEEDS_REDIS();
-  RedisProcess server;
-  const RedisBlockName name = RedisTestName(1, 3);
-  {
-    RedisRig writer(RedisRig::Options(server.unix_endpoint()));
-    writer.WaitUntilReady();
-    ASSERT_TRUE(writer.StoreNow(name, 5, 1000).ok());
-  }
-  RememberingHost a(server.unix_endpoint(), {{.group = name.group, .is_owed = true}});
-  EXPECT_EQ(a.rig->tier().stats().forgets_owed, 1u);
-  std::vector<std::byte> bytes(1000);
-  EXPECT_EQ(a.rig->tier().Fetch(1, name, bytes).code(), StatusCode::kUnsupported);
-  a.rig->tier().Tick();
-  ASSERT_TRUE(a.rig->RunUntil([&] { return a.rig->tier().stats().forgets_owed == 0; }));
-  EXPECT_EQ(a.rig->FetchNow(name, 1000).status.code(), StatusCode::kNotFound);
-  EXPECT_TRUE(a.rig->tier().is_forgetting_durable()) << "the server knows";
-  const uint64_t before = a.revision;
-  a.rig->tier().Forget(name.group);
-  EXPECT_GT(a.revision, before) << "kept before the server has answered";
-  EXPECT_TRUE(a.kept[0].is_owed);
-  EXPECT_FALSE(a.rig->tier().is_forgetting_durable());
-  a.rig->tier().Kept(a.revision);
-  EXPECT_TRUE(a.rig->tier().is_forgetting_durable());
-}
-
-TEST(RedisTier, AManifestThatIsCarriedToAnotherGenerationIsNotBelieved) {
-  TERRACE_NEEDS_REDIS();
-  RedisProcess server;
-  RememberingHost a(server.unix_endpoint());
-  RedisBlockName name = RedisTestName(1, 3);
-  ASSERT_TRUE(a.rig->StoreNow(name, 5, 1000).ok());
-  ASSERT_TRUE(a.ForgetNow(name.group));
-  const RedisKeyNames names("terrace", testing::RedisTestSecret());
-  const std::vector<std::string> before = names.Small(name, 1);
-  name.generation = a.kept[0].generation;
-  const std::vector<std::string> after = names.Small(name, 1);
-  const std::unique_ptr<RawRedis> raw = server.Connect();
-  for (size_t i = 0; i < before.size(); ++i) {
-    ASSERT_EQ(raw->Text({"RENAME", before[i], after[i]}), "OK");
-  }
-  EXPECT_FALSE(a.rig->FetchNow(name, 1000).status.ok());
-}
 
 }  // namespace
 }  // namespace terrace

@@ -318,6 +318,11 @@ std::string RenderRedis(const StatsView& stats) {
                              "not used for them until it is",
                              count("forgets_owed")));
   }
+  if (stats.Count("redis.erasures_owed").value_or(0) > 0) {
+    text += Line("", fmt::format("OWED: {} blocks were erased, and the server has them yet; they "
+                                 "are not taken from it",
+                                 count("erasures_owed")));
+  }
   return text;
 }
 

@@ -19,15 +19,17 @@ DomainSecret SecretOf(uint8_t seed) {
   return secret;
 }
 
-const std::vector<GroupGeneration> kGroups = {
-    {.group = {1, 2}, .generation = 5, .is_owed = false},
-    {.group = {3, 4}, .generation = UINT64_MAX, .is_owed = true},
-    {.group = {5, 6}, .generation = 0, .is_owed = true}};
+const RedisMemory kMemory = {
+    .generations = {{.group = {1, 2}, .generation = 5, .is_owed = false},
+                    {.group = {3, 4}, .generation = UINT64_MAX, .is_owed = true},
+                    {.group = {5, 6}, .generation = 0, .is_owed = true}},
+    .erasures = {{.group = {1, 2}, .key = {7, 8}, .until_s = 1'800'000'000},
+                 {.group = {5, 6}, .key = {9, UINT64_MAX}, .until_s = UINT64_MAX}}};
 
 TEST(KeptGenerations, TextIsReadBackAsItIsOnly) {
-  const std::string text = FormatGenerations(kGroups, SecretOf(1));
-  EXPECT_EQ(*ParseGenerations(text, SecretOf(1)), kGroups);
-  EXPECT_TRUE(ParseGenerations(FormatGenerations({}, SecretOf(1)), SecretOf(1))->empty());
+  const std::string text = FormatGenerations(kMemory, SecretOf(1));
+  EXPECT_EQ(*ParseGenerations(text, SecretOf(1)), kMemory);
+  EXPECT_EQ(*ParseGenerations(FormatGenerations({}, SecretOf(1)), SecretOf(1)), RedisMemory());
   EXPECT_FALSE(ParseGenerations(text, SecretOf(2)).ok());
   for (size_t i = 0; i < text.size(); ++i) {
     std::string damaged = text;
@@ -61,14 +63,14 @@ TEST_F(KeptFile, TheLastThatWasGivenIsFoundAgain) {
   const std::string path = directory_ + "/new/file";
   {
     KeptGenerations kept(OptionsAt(path));
-    EXPECT_TRUE(kept.Load()->empty()) << "there is none yet";
+    EXPECT_EQ(*kept.Load(), RedisMemory()) << "there is none yet";
     kept.Save(1, {});
-    kept.Save(2, kGroups);
+    kept.Save(2, kMemory);
   }
   EXPECT_EQ(kept_revision, 2u);
   EXPECT_EQ(trouble_count, 0);
   KeptGenerations kept(OptionsAt(path));
-  EXPECT_EQ(*kept.Load(), kGroups);
+  EXPECT_EQ(*kept.Load(), kMemory);
 }
 
 TEST_F(KeptFile, WhatCannotBeReadOrWrittenIsSaid) {
@@ -77,7 +79,7 @@ TEST_F(KeptFile, WhatCannotBeReadOrWrittenIsSaid) {
             StatusCode::kCorrupt);
   {
     KeptGenerations kept(OptionsAt(directory_ + "/damaged/file"));
-    kept.Save(1, kGroups);
+    kept.Save(1, kMemory);
   }
   EXPECT_EQ(trouble_count, 1);
   EXPECT_EQ(kept_revision, 0u);

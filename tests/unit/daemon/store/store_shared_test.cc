@@ -355,9 +355,10 @@ TEST(StoreShared, BlocksThatAreEvictedByNameAreErasedOnTheShelf) {
   ASSERT_EQ(a.Put(keys), 6u);
   const std::vector<BlockKey> last(keys.begin() + 4, keys.end());
   EXPECT_EQ(a.world.Evict(a.world.Query(a.session, a.group, last)).block_count, 2u);
+  a.Run();
   EXPECT_EQ(server.blocks.size(), 4u);
   EXPECT_EQ(a.LocalCount(keys), 4u);
-  // A server that is away is told of the whole group, later.
+  // A server that is away is told later.
   a.tier.is_away = true;
   const std::vector<BlockKey> third(keys.begin() + 3, keys.begin() + 4);
   a.world.Run();
@@ -366,7 +367,54 @@ TEST(StoreShared, BlocksThatAreEvictedByNameAreErasedOnTheShelf) {
   a.world.Advance(1'000'000);
   a.Run();
   EXPECT_EQ(a.Acquire(keys).reply.block_count, 3u) << "what is here";
-  EXPECT_EQ(server.generations.begin()->second, 1u);
+  EXPECT_EQ(server.blocks.size(), 3u);
+  EXPECT_EQ(server.generations.begin()->second, 0u) << "and not of more than was named";
+}
+
+// PROMISE: T03 erasures of what only a server has
+TEST(StoreShared, WhatOnlyTheServerHasIsErasedThereUnderWhateverNameItHas) {
+  sim::SharedServer server;
+  SharingHost a(server), b(server);
+  const auto keys = StoreWorld::Keys(6);
+  ASSERT_EQ(a.Put(keys), 6u);
+  // The end of a prompt, which does not say where it stands; one block, in every group.
+  const std::vector<BlockKey> end(keys.begin() + 4, keys.end()),
+      one(keys.begin() + 3, keys.begin() + 4);
+  EXPECT_EQ(b.world.Evict(b.world.Query(b.session, b.group, end)).block_count, 0u);
+  b.Run();
+  EXPECT_EQ(server.blocks.size(), 4u);
+  EXPECT_EQ(b.world.Evict(b.world.Query(b.session, kAllGroups, one)).block_count, 0u);
+  b.Run();
+  EXPECT_EQ(server.blocks.size(), 3u);
+  // Of a whole prompt of which a part is here.
+  const std::vector<BlockKey> head(keys.begin(), keys.begin() + 1);
+  EXPECT_EQ(b.Acquire(head).reply.block_count, 1u);
+  b.Run();
+  b.world.Evict(b.world.Query(b.session, b.group, keys, protocol::kEvictDryRun));
+  b.Run();
+  EXPECT_EQ(server.blocks.size(), 3u);
+  EXPECT_EQ(
+      b.world.Evict(b.world.Query(b.session, b.group, keys, protocol::kEvictSubtree)).skipped_count,
+      1u)
+      << "what is leased stays";
+  b.Run();
+  EXPECT_EQ(server.blocks.size(), 1u) << "and the others are gone";
+}
+
+// PROMISE: T03 stores under way
+TEST(StoreShared, ABlockThatIsErasedWhileItIsGivenDoesNotComeBack) {
+  sim::SharedServer server;
+  SharingHost a(server), b(server);
+  const auto keys = StoreWorld::Keys(3);
+  ASSERT_EQ(a.world.Put(a.session, a.group, keys), 3u);
+  a.world.Run();
+  ASSERT_GT(a.stats().shared->stores_under_way, 0u);
+  EXPECT_EQ(a.world.Evict(a.world.Query(a.session, a.group, keys)).block_count, 3u);
+  a.Run();
+  EXPECT_TRUE(server.blocks.empty());
+  EXPECT_EQ(a.Acquire(keys).reply.block_count, 0u);
+  ASSERT_EQ(a.Put(keys), 3u) << "and is given anew";
+  EXPECT_EQ(b.Acquire(keys).reply.block_count, 3u);
 }
 
 TEST(StoreShared, AShelfThatWasAwayDuringAResetBringsNothingBack) {

@@ -1,0 +1,235 @@
+#include "tiers/redis/owed_erasures.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "terrace/check.h"
+
+namespace terrace {
+namespace {
+
+// So many that are not to be asked now are passed over in one call.
+constexpr size_t kPassedMax = 4096;
+
+}  // namespace
+
+// ---- what is owed ----
+
+uint64_t OwedErasures::TagOf(const RedisBlockName& name) {
+  return name.key.low ^ name.key.high * 3 ^ name.space.low * 0x9E3779B97F4A7C15;
+}
+
+bool OwedErasures::MayBeLate(const RedisBlockName& name, uint64_t now_us) const {
+  return now_us < settled_us_ || lost_.contains(TagOf(name));
+}
+
+bool OwedErasures::Add(const RedisBlockName& name, Scope scope, const Times& times) {
+  const bool is_by_key = scope == Scope::kKey;
+  const Key key{name.group, name.key};
+  auto found = blocks_.find(key);
+  if (found == blocks_.end()) {
+    if (blocks_.size() >= kBlocksMax) return false;
+    found = blocks_.try_emplace(key).first;
+  }
+  Owed& owed = found->second;
+  const bool is_unsafe = owed.number != 0 && unsafe_.contains(owed.number);
+  const bool is_kept = owed.revision != 0 && owed.revision <= kept_revision_;
+  // An erasure before that is not safe yet is waited for by whoever waits for this one.
+  if (!is_unsafe) owed.number = ++begun_;
+  if (!is_unsafe && !is_kept) unsafe_[owed.number] = owed.revision;
+  is_changed_ = is_changed_ || (is_by_key && !owed.is_to_keep) || owed.is_to_keep;
+  const uint64_t since_us = is_unsafe ? owed.times.now_us : times.now_us;
+  owed.times = times;
+  owed.times.now_us = since_us;
+  owed.is_by_key = owed.is_by_key || is_by_key;
+  owed.is_to_keep = owed.is_to_keep || is_by_key;
+  bool has_room = AddName(&owed, name, times.now_us);
+  // What is in no chain is found under its own key.
+  RedisBlockName alone = name;
+  alone.run = name.key;
+  alone.position = 0;
+  if (is_by_key && name.run != name.key) has_room = AddName(&owed, alone, times.now_us) && has_room;
+  return has_room || owed.is_by_key;
+}
+
+bool OwedErasures::AddName(Owed* owed, const RedisBlockName& name, uint64_t now_us) {
+  Named* named = Find(*owed, name);
+  // Whoever erases it all the time has it owed no longer for that: nothing of it was stored since.
+  if (named != nullptr && named->state != State::kErased) return true;
+  if (named == nullptr) {
+    if (name_count_ >= kNamesMax) return false;
+    ++name_count_;
+    ++names_owed_;
+    named = &owed->names.emplace_back(Named{.name = name});
+    named->name.generation = 0;
+    due_.push_back(named->name);
+  } else {
+    SetState(named, State::kDue);
+  }
+  named->due_us = now_us;
+  named->is_late = MayBeLate(name, now_us);
+  return true;
+}
+
+void OwedErasures::Restore(const KeptErasure& kept, const Times& times) {
+  if (blocks_.size() >= kBlocksMax) return;
+  blocks_[{kept.group, kept.key}] = {.times = times, .is_by_key = true, .is_to_keep = true};
+}
+
+bool OwedErasures::IsOwed(const RedisBlockName& name) const {
+  if (blocks_.empty()) return false;
+  const auto found = blocks_.find({name.group, name.key});
+  if (found == blocks_.end()) return false;
+  const Named* const named = Find(found->second, name);
+  return named == nullptr || named->state != State::kErased;
+}
+
+void OwedErasures::Name(const RedisBlockName& name, uint64_t now_us) {
+  const auto found = blocks_.find({name.group, name.key});
+  if (found == blocks_.end() || Find(found->second, name) != nullptr) return;
+  AddName(&found->second, name, now_us);
+}
+
+void OwedErasures::NoteLost(const RedisBlockName& name) {
+  const uint64_t tag = TagOf(name);
+  ++lost_[tag];
+  lost_order_.push_back(tag);
+  if (lost_order_.size() > kLostMax) {
+    const auto oldest = lost_.find(lost_order_.front());
+    if (--oldest->second == 0) lost_.erase(oldest);
+    lost_order_.pop_front();
+  }
+  const auto found = blocks_.find({name.group, name.key});
+  if (found == blocks_.end()) return;
+  if (Named* const named = Find(found->second, name); named != nullptr) named->is_late = true;
+}
+
+void OwedErasures::NoteReady(uint64_t now_us) {
+  if (settled_us_ == UINT64_MAX) settled_us_ = now_us + kSettleUs;
+}
+
+// ---- telling the server ----
+
+void OwedErasures::SetState(Named* named, State state) {
+  names_owed_ -= named->state == State::kErased ? 0 : 1;
+  names_owed_ += state == State::kErased ? 0 : 1;
+  named->state = state;
+  if (state == State::kDue) due_.push_back(named->name);
+}
+
+std::vector<RedisBlockName> OwedErasures::TakeDue(
+    uint64_t now_us, size_t names_max, const std::function<bool(const RedisBlockName&)>& may_ask) {
+  std::vector<RedisBlockName> taken;
+  size_t passed_count = 0;
+  for (size_t left = due_.size(); left > 0 && taken.size() < names_max; --left) {
+    const RedisBlockName name = due_.front();
+    due_.pop_front();
+    const auto found = blocks_.find({name.group, name.key});
+    Named* const named = found == blocks_.end() ? nullptr : Find(found->second, name);
+    if (named == nullptr || named->state != State::kDue) continue;
+    const bool is_other_group = !taken.empty() && taken.front().group != name.group;
+    if (named->due_us > now_us || is_other_group || !may_ask(name)) {
+      due_.push_back(name);
+      if (++passed_count == kPassedMax) break;
+      continue;
+    }
+    SetState(named, State::kAsked);
+    taken.push_back(name);
+  }
+  return taken;
+}
+
+void OwedErasures::EndAsked(const RedisBlockName& name, bool is_erased, uint64_t now_us) {
+  const auto found = blocks_.find({name.group, name.key});
+  Named* const named = found == blocks_.end() ? nullptr : Find(found->second, name);
+  if (named == nullptr || named->state != State::kAsked) return;
+  Owed& owed = found->second;
+  if (is_erased && !named->is_late) {
+    SetState(named, State::kErased);
+    const bool is_through = std::ranges::all_of(
+        owed.names, [](const Named& one) { return one.state == State::kErased; });
+    if (is_through && !owed.is_by_key) Remove(found);
+    return;
+  }
+  named->due_us = now_us;
+  if (!is_erased) {
+    named->due_us += kRetryUs;
+    is_changed_ = is_changed_ || !owed.is_to_keep;
+    owed.is_to_keep = true;
+  } else {
+    named->due_us += kSettleUs;
+    named->is_late = false;
+  }
+  SetState(named, State::kDue);
+}
+
+OwedErasures::Blocks::iterator OwedErasures::Remove(Blocks::iterator block) {
+  const Owed& owed = block->second;
+  name_count_ -= owed.names.size();
+  names_owed_ -= static_cast<size_t>(std::ranges::count_if(
+      owed.names, [](const Named& one) { return one.state != State::kErased; }));
+  unsafe_.erase(owed.number);
+  is_changed_ = is_changed_ || owed.revision != 0 || owed.is_to_keep;
+  return blocks_.erase(block);
+}
+
+void OwedErasures::DropGroup(const GroupId& group) {
+  for (auto block = blocks_.begin(); block != blocks_.end();) {
+    block = block->first.group == group ? Remove(block) : std::next(block);
+  }
+}
+
+void OwedErasures::ReplaceGroup(const GroupId& group, uint64_t revision) {
+  std::vector<uint64_t> numbers;
+  for (const auto& [key, owed] : blocks_) {
+    if (key.group == group && unsafe_.contains(owed.number)) numbers.push_back(owed.number);
+  }
+  DropGroup(group);
+  for (const uint64_t number : numbers) unsafe_[number] = revision;
+}
+
+GroupId OwedErasures::LargestGroup() const {
+  TERRACE_CHECK(!blocks_.empty(), "a group is forgotten for what is owed of it");
+  std::map<GroupId, size_t> counts;
+  for (const auto& [key, owed] : blocks_) counts[key.group] += owed.names.size() + 1;
+  return std::ranges::max_element(counts, {}, [](const auto& one) { return one.second; })->first;
+}
+
+void OwedErasures::Age(uint64_t now_us, uint64_t patience_us) {
+  for (auto block = blocks_.begin(); block != blocks_.end();) {
+    Owed& owed = block->second;
+    if (now_us >= owed.times.until_us) {
+      block = Remove(block);
+      continue;
+    }
+    if (!owed.is_to_keep && now_us >= owed.times.now_us + patience_us) {
+      owed.is_to_keep = is_changed_ = true;
+    }
+    ++block;
+  }
+}
+
+// ---- what is kept ----
+
+std::vector<KeptErasure> OwedErasures::TakeKept(uint64_t revision) {
+  std::vector<KeptErasure> kept;
+  for (auto& [key, owed] : blocks_) {
+    if (!owed.is_to_keep) continue;
+    kept.push_back({key.group, key.key, owed.times.until_s});
+    if (owed.revision != 0) continue;
+    owed.revision = revision;
+    if (const auto found = unsafe_.find(owed.number); found != unsafe_.end()) {
+      found->second = revision;
+    }
+  }
+  is_changed_ = false;
+  return kept;
+}
+
+void OwedErasures::OnKept(uint64_t revision) {
+  kept_revision_ = std::max(kept_revision_, revision);
+  std::erase_if(
+      unsafe_, [this](const auto& one) { return one.second != 0 && one.second <= kept_revision_; });
+}
+
+}  // namespace terrace

@@ -1,0 +1,459 @@
+#include "tiers/redis/redis_tier_state.h"
+
+#include <algorithm>
+#include <asio/post.hpp>
+#include <iterator>
+#include <utility>
+
+#include "terrace/check.h"
+
+namespace terrace {
+
+using Answer = RedisTierAnswer;
+
+namespace {
+
+// Of one question to the servers.
+constexpr size_t kErasedAtOnceMax = 256;
+// Beside the time to live: what was on its way when it was erased.
+constexpr uint64_t kUntilMarginUs = 60 * kUsPerSecond;
+
+bool IsTransfer(Answer::Kind kind) {
+  return kind == Answer::Kind::kFetch || kind == Answer::Kind::kStore;
+}
+
+// Whether it was done, or will not be any more.
+bool IsStoreOver(const Status& status) {
+  switch (status.code()) {
+    case StatusCode::kOk:
+    case StatusCode::kExists:
+    case StatusCode::kNoSpace:
+    case StatusCode::kNotFound:
+    case StatusCode::kInvalid:
+    case StatusCode::kGone:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+// ---- store thread ----
+
+RedisTier::State::State(Options given) : options(std::move(given)), absence(options.absence_us) {
+  for (const GroupGeneration& kept : options.memory.generations) {
+    Known& one = known[kept.group];
+    one.generation = kept.generation;
+    SetOwed(&one, kept.is_owed);
+  }
+  const uint64_t now_us = RedisNowUs(), now_s = options.unix_seconds();
+  for (const KeptErasure& kept : options.memory.erasures) {
+    if (kept.until_s <= now_s) continue;
+    erasures.Restore(kept, {.now_us = now_us,
+                            .until_us = now_us + (kept.until_s - now_s) * kUsPerSecond,
+                            .until_s = kept.until_s});
+  }
+}
+
+Status RedisTier::State::Admit(Operation operation, uint64_t* id) {
+  if (is_stopped || !is_ready.load(std::memory_order_relaxed)) {
+    return Status(StatusCode::kUnsupported, "the Redis server does not work now");
+  }
+  const bool has_room = operations.size() < options.operations_max &&
+                        bytes_in_flight + operation.length_bytes <= options.bytes_max;
+  if (!has_room && operation.kind != Answer::Kind::kErase) {  // one at a time, and owed
+    return Status(StatusCode::kBusy, "enough is under way to the Redis server");
+  }
+  *id = next_id++;
+  bytes_in_flight += operation.length_bytes;
+  operation.began_us = RedisNowUs();
+  if (operation.kind == Answer::Kind::kFetch) {
+    read_bytes_in_flight += operation.length_bytes;
+    speed.OnFetchBegun(operation.began_us);
+  }
+  if (IsTransfer(operation.kind)) under_way.emplace(operation.names.front().key, *id);
+  operations.emplace(*id, std::move(operation));
+  return Status::Ok();
+}
+
+void RedisTier::State::Give(std::function<void()> one) {
+  bool is_first = false;
+  {
+    std::lock_guard lock(mutex);
+    is_first = inbox.empty();
+    inbox.push_back(std::move(one));
+  }
+  if (!is_first) return;
+  asio::post(loop, [this] {
+    {
+      std::lock_guard lock(mutex);
+      begun.swap(inbox);
+    }
+    for (const std::function<void()>& begin : begun) begin();
+    begun.clear();
+  });
+}
+
+void RedisTier::State::TakeAnswers() {
+  {
+    std::lock_guard lock(mutex);
+    if (!is_open) return;
+    opened.swap(outbox);
+  }
+  for (Answer& answer : opened) {
+    if (is_stopped) break;  // from inside an answer
+    Deliver(answer);
+  }
+  opened.clear();
+}
+
+void RedisTier::State::Deliver(Answer& answer) {
+  const auto found = operations.find(answer.id);
+  TERRACE_CHECK(found != operations.end(), "an answer to nothing");
+  Operation operation = std::move(found->second);
+  operations.erase(found);
+  if (IsTransfer(operation.kind)) {
+    const auto [first, last] = under_way.equal_range(operation.names.front().key);
+    under_way.erase(
+        std::find_if(first, last, [&](const auto& one) { return one.second == answer.id; }));
+  }
+  TERRACE_CHECK(bytes_in_flight >= operation.length_bytes &&
+                    (!operations.empty() || bytes_in_flight == operation.length_bytes),
+                "bytes in flight are those of the operations: a rest would stay for ever");
+  bytes_in_flight -= operation.length_bytes;
+  const uint64_t now_us = RedisNowUs();
+  if (operation.kind == Answer::Kind::kRise) return EndRise(operation, answer);
+  if (answer.generation) LearnGeneration(operation.group, *answer.generation);
+  for (RedisBlockName& name : operation.names) {
+    name.generation = KnownOf(operation.group).generation;
+  }
+  switch (operation.kind) {
+    case Answer::Kind::kLook:
+      KnownOf(operation.group).is_looking = false;
+      return;
+    case Answer::Kind::kFetch:
+      read_bytes_in_flight -= operation.length_bytes;
+      speed.OnFetchEnded(now_us);
+      if (answer.status.ok()) {
+        speed.OnFetched(operation.began_us, operation.length_bytes, now_us);
+      }
+      if (answer.status.ok() && (operation.is_erased || IsBarred(operation.names.front()))) {
+        answer.status = Status(StatusCode::kNotFound, "the block was erased meanwhile");
+      } else if (answer.status.code() == StatusCode::kNotFound ||
+                 answer.status.code() == StatusCode::kCorrupt) {
+        absence.Remember(operation.names.front(), now_us);
+      }
+      options.listener->OnSharedFetched(operation.caller_id, answer.status,
+                                        RecordOf(answer.manifest));
+      return;
+    case Answer::Kind::kStore:
+      if (answer.status.ok() || answer.status.code() == StatusCode::kExists) {
+        absence.Forget(operation.names.front());
+      }
+      if (!IsStoreOver(answer.status)) erasures.NoteLost(operation.names.front());
+      if (erasures.names_owed() > 0) EraseSoon();
+      options.listener->OnSharedStored(operation.caller_id, answer.status);
+      return;
+    case Answer::Kind::kProbe: {
+      TERRACE_CHECK(!answer.status.ok() || answer.is_present.size() == operation.asked.size(),
+                    "a probe is answered name by name: else one is taken for another");
+      std::vector<bool> is_present(operation.names_total);
+      for (size_t i = 0; answer.status.ok() && i < operation.asked.size(); ++i) {
+        is_present[operation.asked[i]] = answer.is_present[i] && !IsBarred(operation.names[i]);
+        if (!answer.is_present[i]) absence.Remember(operation.names[i], now_us);
+      }
+      if (answer.status.ok() && !operation.asked.empty()) {
+        speed.OnProbed(operation.began_us, now_us);
+      }
+      options.listener->OnSharedProbed(operation.caller_id, answer.status, is_present);
+      return;
+    }
+    case Answer::Kind::kErase:
+      return EndErase(operation, answer);
+    case Answer::Kind::kDrop:
+    case Answer::Kind::kRise:
+      return;
+  }
+}
+
+// ---- generations ----
+
+RedisTier::State::Known& RedisTier::State::KnownOf(const GroupId& group) {
+  const auto found = known.find(group);
+  if (found != known.end()) return found->second;
+  if (known.size() >= kRedisGroupsMax) {
+    // The server says it again when it is used again.
+    const auto idle = std::ranges::find_if(known, [](const auto& one) {
+      return !one.second.is_owed && !one.second.is_rising && !one.second.is_looking;
+    });
+    if (idle != known.end()) known.erase(idle);
+  }
+  Known& added = known[group];
+  SetOwed(&added, options.is_memory_lost);
+  return added;
+}
+
+Result<bool> RedisTier::State::MustAsk(const GroupId& group, bool is_look) {
+  const Known& group_known = KnownOf(group);
+  if (group_known.is_owed) {
+    return Status(StatusCode::kUnsupported, "the Redis server is to forget the group's blocks");
+  }
+  return group_known.asked_us == 0 ||
+         (is_look && RedisNowUs() - group_known.asked_us >= kRedisAskAgainUs);
+}
+
+void RedisTier::State::LearnGeneration(const GroupId& group, uint64_t generation) {
+  Known& group_known = KnownOf(group);
+  if (group_known.is_owed || generation < group_known.generation) return;
+  // What a predecessor of this process left here may be of any generation but the first.
+  const bool is_heir = group_known.asked_us == 0 && generation != 0;
+  group_known.asked_us = RedisNowUs();
+  if (generation == group_known.generation && !is_heir) return;
+  group_known.generation = generation;
+  erasures.DropGroup(group);
+  Keep();
+  options.listener->OnSharedForgotten(group);
+}
+
+void RedisTier::State::StartLook(const GroupId& group) {
+  Known& group_known = KnownOf(group);
+  if (group_known.is_looking) return;
+  uint64_t id = 0;
+  if (!Admit({.kind = Answer::Kind::kLook, .group = group}, &id).ok()) return;
+  group_known.is_looking = true;
+  Give([this, id, group, at_least = group_known.generation] {
+    generations->Agree({.group = group, .at_least = at_least},
+                       [this, id](Status status, uint64_t generation) {
+                         Answer answer{.kind = Answer::Kind::kLook, .id = id, .status = status};
+                         if (status.ok()) answer.generation = generation;
+                         Put(std::move(answer));
+                       });
+  });
+}
+
+void RedisTier::State::StartRise(const GroupId& group) {
+  Known& group_known = KnownOf(group);
+  if (!group_known.is_owed || group_known.is_rising) return;
+  uint64_t id = 0;
+  const Status admitted =
+      Admit({.kind = Answer::Kind::kRise, .group = group, .forgets = group_known.forgets}, &id);
+  if (!admitted.ok()) return;  // Tick
+  group_known.is_rising = true;
+  Give([this, id, group, at_least = group_known.generation] {
+    generations->Agree(
+        {.group = group, .at_least = at_least, .is_rise = true},
+        [this, id](Status status, uint64_t generation) {
+          Put({.kind = Answer::Kind::kRise, .id = id, .status = status, .generation = generation});
+        });
+  });
+}
+
+void RedisTier::State::EndRise(const Operation& operation, const Answer& answer) {
+  Known& group_known = KnownOf(operation.group);
+  group_known.is_rising = false;
+  if (!answer.status.ok()) return;  // Tick
+  if (group_known.asked_us == 0) options.listener->OnSharedForgotten(operation.group);
+  group_known.generation = std::max(group_known.generation, *answer.generation);
+  group_known.asked_us = RedisNowUs();
+  SetOwed(&group_known, group_known.forgets != operation.forgets);
+  if (!group_known.is_owed) ++forgets_done;
+  Keep();
+  StartRise(operation.group);
+}
+
+// Nothing of before has a name then: what is owed of it need not be erased one by one.
+void RedisTier::State::Owe(const GroupId& group) {
+  Known& group_known = KnownOf(group);
+  ++group_known.forgets;
+  SetOwed(&group_known, true);
+  erasures.ReplaceGroup(group, keep_revision + 1);
+  Keep();
+  StartRise(group);
+}
+
+void RedisTier::State::Keep() {
+  if (options.keep == nullptr) return;
+  RedisMemory memory;
+  for (const auto& [group, one] : known) {
+    if (one.generation == 0 && !one.is_owed) continue;
+    memory.generations.push_back({group, one.generation, one.is_owed});
+  }
+  std::ranges::sort(memory.generations, {}, &GroupGeneration::group);
+  memory.erasures = erasures.TakeKept(++keep_revision);
+  options.keep(keep_revision, std::move(memory));
+}
+
+// ---- erasures ----
+
+std::vector<RedisTier::State::Operation*> RedisTier::State::UnderWay(const RedisBlockName& name,
+                                                                     Answer::Kind kind) {
+  std::vector<Operation*> found;
+  const auto [first, last] = under_way.equal_range(name.key);
+  for (auto one = first; one != last; ++one) {
+    Operation& operation = operations.at(one->second);
+    const RedisBlockName& other = operation.names.front();
+    if (operation.kind == kind && other.group == name.group && other.space == name.space) {
+      found.push_back(&operation);
+    }
+  }
+  return found;
+}
+
+void RedisTier::State::Erase(const RedisBlockName& name, OwedErasures::Scope scope) {
+  if (is_stopped || KnownOf(name.group).is_owed) return;
+  for (Operation* const fetch : UnderWay(name, Answer::Kind::kFetch)) fetch->is_erased = true;
+  const uint64_t now_us = RedisNowUs();
+  const uint64_t left_us = options.ttl_ms * 1000 + kUntilMarginUs;
+  const OwedErasures::Times times{.now_us = now_us,
+                                  .until_us = now_us + left_us,
+                                  .until_s = options.unix_seconds() + left_us / kUsPerSecond + 1};
+  // Without room the group of which most is owed is forgotten, once: that makes room.
+  while (!KnownOf(name.group).is_owed && !erasures.Add(name, scope, times)) {
+    const GroupId largest = erasures.LargestGroup();
+    Owe(largest);
+    options.post([self = shared_from_this(), largest] {
+      if (!self->is_stopped) self->options.listener->OnSharedForgotten(largest);
+    });
+  }
+  EraseSoon();
+}
+
+bool RedisTier::State::IsBarred(const RedisBlockName& name) {
+  if (!erasures.IsOwed(name)) return false;
+  erasures.Name(name, RedisNowUs());
+  EraseSoon();
+  return true;
+}
+
+void RedisTier::State::EraseSoon() {
+  if (std::exchange(is_erasing_soon, true)) return;
+  options.post([self = shared_from_this()] {
+    self->is_erasing_soon = false;
+    if (self->is_stopped) return;
+    self->EraseDue();
+    if (self->erasures.is_changed()) self->Keep();
+  });
+}
+
+// One question at a time, about many: what is erased meanwhile is the next one's. An erasure comes
+// behind the stores of its block that are under way: before them it would be for nothing.
+void RedisTier::State::EraseDue() {
+  const uint64_t now_us = RedisNowUs();
+  if (!is_ready.load(std::memory_order_relaxed)) return erasures.Age(now_us, 0);
+  erasures.NoteReady(now_us);
+  if (is_erasing) return;
+  std::vector<RedisBlockName> names = erasures.TakeDue(
+      now_us, kErasedAtOnceMax,
+      [this](const RedisBlockName& name) { return UnderWay(name, Answer::Kind::kStore).empty(); });
+  if (names.empty()) return;
+  const GroupId group = names.front().group;
+  const Result<bool> must_ask = MustAsk(group, false);
+  uint64_t id = 0;
+  if (!must_ask.ok() ||
+      !Admit({.kind = Answer::Kind::kErase, .group = group, .names = names}, &id).ok()) {
+    for (const RedisBlockName& name : names) erasures.EndAsked(name, false, now_us);
+    return;
+  }
+  is_erasing = true;
+  const auto erase = [this, id, names = std::move(names), is_asked = *must_ask](
+                         Status agreed, uint64_t generation) {
+    Answer answer{.kind = Answer::Kind::kErase, .id = id, .status = agreed};
+    if (!agreed.ok()) return Put(std::move(answer));
+    if (is_asked) answer.generation = generation;
+    std::vector<RedisBlockName> named = names;
+    for (RedisBlockName& name : named) name.generation = generation;
+    EraseAll(named, std::move(answer));
+  };
+  Give([this, group, known_generation = KnownOf(group).generation, must_ask = *must_ask, erase] {
+    WithGeneration(group, known_generation, must_ask, erase);
+  });
+}
+
+void RedisTier::State::EndErase(const Operation& operation, const Answer& answer) {
+  is_erasing = false;
+  const uint64_t now_us = RedisNowUs();
+  for (size_t i = 0; i < operation.names.size(); ++i) {
+    const bool is_erased = answer.status.ok() && !answer.is_present[i];
+    erasures.EndAsked(operation.names[i], is_erased, now_us);
+  }
+  EraseSoon();
+}
+
+// ---- Redis thread ----
+
+void RedisTier::State::WithGeneration(const GroupId& group, uint64_t generation, bool must_ask,
+                                      Then then) {
+  if (!must_ask) return then(Status::Ok(), generation);
+  generations->Agree({.group = group, .at_least = generation}, std::move(then));
+}
+
+void RedisTier::State::EraseAll(const std::vector<RedisBlockName>& names, Answer answer) {
+  struct Job {
+    Answer answer;
+    size_t answers_due = 0;
+  };
+  const auto job = std::make_shared<Job>(Job{std::move(answer), names.size()});
+  job->answer.is_present.resize(names.size(), true);
+  for (size_t i = 0; i < names.size(); ++i) {
+    blocks->Erase(names[i], [this, job, i](Status status) {
+      job->answer.is_present[i] = !status.ok();
+      TERRACE_CHECK(job->answers_due > 0, "an erasure is answered once");
+      if (--job->answers_due == 0) Put(std::move(job->answer));
+    });
+  }
+}
+
+void RedisTier::State::Put(Answer answer) {
+  if (finished.empty()) asio::post(loop, [this] { HandOver(); });
+  finished.push_back(std::move(answer));
+}
+
+// What one turn of the loop has finished wakes the store thread once.
+void RedisTier::State::HandOver() {
+  PublishStats();
+  bool is_first = false;
+  {
+    std::lock_guard lock(mutex);
+    if (is_open) {
+      is_first = outbox.empty();
+      std::ranges::move(finished, std::back_inserter(outbox));
+    }
+  }
+  finished.clear();
+  if (is_first) options.post([self = shared_from_this()] { self->TakeAnswers(); });
+}
+
+void RedisTier::State::PublishStats() {
+  const RedisServersStats server = servers->stats();
+  const RedisBlocksCounts& counts = blocks->counts();
+  is_ready.store(server.is_ready, std::memory_order_relaxed);
+  std::lock_guard lock(mutex);
+  shared_stats.is_ready = server.is_ready;
+  shared_stats.is_refused = server.is_refused;
+  shared_stats.trouble = server.last_trouble.ok() ? "" : server.last_trouble.what();
+  shared_stats.is_full = blocks->write_refusal() == RedisError::kOutOfMemory;
+  shared_stats.write_trouble = StatusOfRedisError(blocks->write_refusal()).what();
+  shared_stats.read_bytes = counts.read_bytes;
+  shared_stats.written_bytes = counts.written_bytes;
+  shared_stats.fetches_found = counts.fetches_found;
+  shared_stats.fetches_missed = counts.fetches_missed;
+  shared_stats.fetches_broken = counts.fetches_broken;
+  shared_stats.fetches_failed = counts.fetches_failed;
+  fetches_locked.store(counts.fetches_locked, std::memory_order_relaxed);
+  shared_stats.stores_done = counts.stores_done;
+  shared_stats.stores_existing = counts.stores_existing;
+  shared_stats.stores_failed = counts.stores_failed;
+  shared_stats.repairs = counts.repairs;
+  shared_stats.connections = server.counts.connections;
+  shared_stats.connection_attempts = server.counts.attempts;
+  shared_stats.connections_lost = server.counts.connections_lost;
+  shared_stats.breaker_opened = server.counts.breaker_opened;
+}
+
+void RedisTier::State::Run() {
+  servers->Start();
+  loop.run();
+}
+
+}  // namespace terrace

@@ -1,0 +1,155 @@
+// What a RedisTier is made of: what the store thread knows, what the Redis thread runs, and the two
+// boxes between them.
+#pragma once
+
+#include <asio/executor_work_guard.hpp>
+#include <asio/io_context.hpp>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "tiers/redis/fetch_speed.h"
+#include "tiers/redis/owed_erasures.h"
+#include "tiers/redis/redis_absence.h"
+#include "tiers/redis/redis_blocks.h"
+#include "tiers/redis/redis_generations.h"
+#include "tiers/redis/redis_servers.h"
+#include "tiers/redis/redis_tier.h"
+
+namespace terrace {
+
+// What a server, or several questions to it, came to.
+struct RedisTierAnswer {
+  enum class Kind : uint8_t { kFetch, kStore, kProbe, kDrop, kErase, kLook, kRise };
+  Kind kind = Kind::kFetch;
+  uint64_t id = 0;  // of the operation, ours
+  Status status;
+  RedisManifest manifest;
+  std::vector<bool> is_present;        // of a probe; of an erasure: it may be there yet
+  std::optional<uint64_t> generation;  // of its group, if the server was asked
+};
+
+// What both threads see. Whoever puts the first thing into an empty box wakes the other side.
+struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
+  using Answer = RedisTierAnswer;
+  struct Operation {
+    Answer::Kind kind = Answer::Kind::kFetch;
+    GroupId group;
+    uint64_t caller_id = 0;
+    uint64_t length_bytes = 0;
+    uint64_t began_us = 0;
+    std::vector<RedisBlockName> names;  // of a probe or erasure: all; else one
+    std::vector<size_t> asked;          // of a probe: the indices that the servers were asked about
+    size_t names_total = 0;
+    uint64_t forgets = 0;    // of a rise: the group's when it began
+    bool is_erased = false;  // of a fetch: since it began
+  };
+  struct Known {
+    uint64_t generation = 0;
+    uint64_t asked_us = 0;  // when the server said so last; 0: never
+    uint64_t forgets = 0;   // asked of this process
+    bool is_owed = false;
+    bool is_rising = false;
+    bool is_looking = false;
+  };
+  using Then = std::function<void(Status, uint64_t generation)>;
+
+  explicit State(Options given);
+
+  // ---- store thread ----
+  Status Admit(Operation operation, uint64_t* id);
+  void Give(std::function<void()> work);
+  // ---- generations ----
+  Known& KnownOf(const GroupId& group);
+  // kUnsupported: the group is not to be used now. Else whether the server is to be asked first,
+  // which costs a round trip; `is_look` wants to know what others have done since.
+  Result<bool> MustAsk(const GroupId& group, bool is_look);
+  void StartLook(const GroupId& group);
+  void StartRise(const GroupId& group);
+  // The group's generation is to rise, whatever becomes of this process.
+  void Owe(const GroupId& group);
+  // ---- erasures ----
+  void Erase(const RedisBlockName& name, OwedErasures::Scope scope);
+  // It is not to be believed now, and erased under this name as well.
+  bool IsBarred(const RedisBlockName& name);
+  // At the end of this turn: what is due is begun, what changed is kept.
+  void EraseSoon();
+
+  // ---- Redis thread ----
+  // `then` with what the server says of the group's generation, or with `generation`.
+  void WithGeneration(const GroupId& group, uint64_t generation, bool must_ask, Then then);
+  void Run();
+  void Put(Answer answer);
+  void PublishStats();
+
+ private:
+  // ---- store thread ----
+  void TakeAnswers();
+  void Deliver(Answer& answer);
+  void SetOwed(Known* one, bool is_owed) {
+    owed_count += is_owed ? 1 : 0;
+    owed_count -= one->is_owed ? 1 : 0;
+    one->is_owed = is_owed;
+  }
+  void LearnGeneration(const GroupId& group, uint64_t generation);
+  void EndRise(const Operation& operation, const Answer& answer);
+  void Keep();
+  void EraseDue();
+  void EndErase(const Operation& operation, const Answer& answer);
+  // Transfers of the name, of that kind.
+  std::vector<Operation*> UnderWay(const RedisBlockName& name, Answer::Kind kind);
+  // ---- Redis thread ----
+  void EraseAll(const std::vector<RedisBlockName>& names, Answer answer);
+  void HandOver();
+
+ public:
+  const Options options;
+
+  // ---- store thread ----
+  std::unordered_map<uint64_t, Operation> operations;
+  uint64_t next_id = 1;
+  uint64_t bytes_in_flight = 0, read_bytes_in_flight = 0;
+  uint64_t probes = 0, probes_remembered = 0;
+  FetchSpeed speed;
+  RedisAbsence absence;
+  bool is_stopped = false;
+  std::vector<Answer> opened;                // keeps its capacity
+  std::unordered_map<GroupId, Known> known;  // walked only where the order does not matter
+  uint64_t keep_revision = 0, kept_revision = 0;
+  uint64_t owed_count = 0;  // of known
+  uint64_t forgets_done = 0;
+  OwedErasures erasures;
+  bool is_erasing = false;       // a server is being asked to
+  bool is_erasing_soon = false;  // EraseSoon
+  // Of fetches and stores: those of a key.
+  std::unordered_multimap<BlockKey, uint64_t> under_way;
+
+  // ---- Redis thread ----
+  asio::io_context loop{1};
+  std::optional<asio::executor_work_guard<asio::io_context::executor_type>> work;
+  std::unique_ptr<RedisTls> tls;
+  std::unique_ptr<RedisServers> servers;
+  std::unique_ptr<RedisBlocks> blocks;
+  std::unique_ptr<RedisGenerations> generations;
+  std::vector<std::function<void()>> begun;  // keeps its capacity
+  std::vector<Answer> finished;              // in this turn of the loop
+
+  // ---- both ----
+  std::atomic<bool> is_ready{false};
+  std::atomic<uint64_t> fetches_locked{0};
+  std::mutex mutex;  // of what follows
+  std::vector<std::function<void()>> inbox;
+  std::vector<Answer> outbox;
+  bool is_open = true;  // answers are still wanted
+  SharedTierStats shared_stats;
+
+  std::thread thread;
+};
+
+}  // namespace terrace
