@@ -70,6 +70,24 @@ json Differences(const DaemonConfig& from, const DaemonConfig& to, bool is_live,
   return rows;
 }
 
+// Ids alone, of keys files that hold others now, or the same in another order.
+json KeysTaken(const DaemonConfig& config, const KeyRings& from, const KeyRings& to) {
+  json rows = json::array();
+  for (size_t i = 0; i < to.size(); ++i) {
+    if (to[i] == nullptr) continue;
+    const std::string before = i < from.size() && from[i] != nullptr ? from[i]->Describe() : "";
+    const std::string now = to[i]->Describe();
+    if (now == before) continue;
+    const DomainConfig& domain = config.domains[i];
+    rows.push_back({{"domain", domain.name},
+                    {"file", domain.encryption_keys_file},
+                    {"from", before},
+                    {"to", now},
+                    {"encrypts", KeyIdText(to[i]->first())}});
+  }
+  return rows;
+}
+
 // "domain.chat.allow_uids" and [1000] as a file would say it. Of a value that is no TOML, as text.
 std::string AsToml(const std::string& key, const std::string& value) {
   const size_t dot = key.rfind('.');
@@ -113,6 +131,7 @@ Error LoadKeyRings(const DaemonConfig& config, KeyRings* rings) {
 LiveConfig::LiveConfig(ConfigSource source, DaemonConfig& config, Hooks hooks)
     : source_(std::move(source)),
       config_(config),
+      rings_(std::move(source_.rings)),
       hooks_(std::move(hooks)),
       lines_(ConfigLines(source_.text)),
       dram_bytes_max_(config_.dram_bytes) {
@@ -270,7 +289,7 @@ void LiveConfig::ReadForAll() {
       is_reading_ = false;
       std::string document;
       const Error taken = error.ok() ? Reload(*source, &document) : error;
-      if (taken.ok() && hooks_.take_rings) hooks_.take_rings(rings);
+      if (taken.ok()) TakeRings(rings, &document);
       for (const Done& done : *asked) done(taken, document);
       if (!awaiting_.empty()) ReadForAll();
     });
@@ -311,6 +330,15 @@ Error LiveConfig::Reload(const ConfigSource& source, std::string* document) {
                    {"needs_restart", std::move(needs_restart)}}
                   .dump();
   return {};
+}
+
+// Also those that are as they were: whatever could not be wrapped under them is tried again.
+void LiveConfig::TakeRings(KeyRings rings, std::string* document) {
+  json told = json::parse(*document);
+  told["keys_taken"] = KeysTaken(config_, rings_, rings);
+  *document = told.dump();
+  rings_ = std::move(rings);
+  if (hooks_.take_rings) hooks_.take_rings(rings_);
 }
 
 // What depends on other keys is worked out from those that are in effect.

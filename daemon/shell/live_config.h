@@ -25,16 +25,18 @@
 
 namespace terrace {
 
+// By domain; null: it encrypts nothing.
+using KeyRings = std::vector<std::shared_ptr<const KeyRing>>;
+
 // What the daemon was started with.
 struct ConfigSource {
   std::string path;  // empty: no file
   std::string text;  // the file's
   ConfigOverrides overrides;
   ConfigEnvironment environment;
+  KeyRings rings;  // of the keys files that the configuration names
 };
 
-// By domain; null: it encrypts nothing.
-using KeyRings = std::vector<std::shared_ptr<const KeyRing>>;
 Error LoadKeyRings(const DaemonConfig& config, KeyRings* rings);
 
 // Reads the source's text; `*config` is resolved. The sentence names line, key and remedy.
@@ -71,10 +73,12 @@ class LiveConfig {
   Error Reload(const ConfigSource& source, std::string* document);
   // As if the file had these live values. Nothing is taken if that cannot be.
   Error Take(DaemonConfig wanted);
+  void TakeRings(KeyRings rings, std::string* document);
   std::string Origin(const std::string& key, const std::string& value) const;
 
   ConfigSource source_;
   DaemonConfig& config_;
+  KeyRings rings_;       // in effect
   DaemonConfig wanted_;  // the same before it was resolved, of its domains at least the names
   const Hooks hooks_;
   std::map<std::string, uint32_t> lines_;  // of the file that is in effect

@@ -112,7 +112,6 @@ struct Shell::State {
   SystemRandom random;
   ProcessMetrics metrics;
   std::vector<DomainSecret> secrets;
-  KeyRings rings;  // by domain
   std::vector<Listener> listeners;
   std::map<std::string, int> stored_fds;  // systemd's, until the FdStore has them
   std::vector<std::unique_ptr<DomainArena>> arenas;
@@ -169,7 +168,7 @@ Status Shell::Start(std::string* why) {
   TERRACE_RETURN_IF_ERROR(state.OpenNvme(why));
   TERRACE_RETURN_IF_ERROR(state.OpenKvEvents(why));
   TERRACE_RETURN_IF_ERROR(OpenRedis(
-      state.config, state.secrets, state.rings, state.PostTurns("redis"),
+      state.config, state.secrets, state.config_source.rings, state.PostTurns("redis"),
       [&state] { return state.clock.UnixSeconds(); }, &state.redis, why));
   TERRACE_RETURN_IF_ERROR(OpenDevices(
       state.config, state.arenas, [&state] { return state.clock.NowUs(); }, &state.devices, why));
@@ -241,7 +240,7 @@ Status Shell::State::LoadSecrets(std::string* why) {
     secrets.push_back(secret);
     std::shared_ptr<const KeyRing> ring;
     TERRACE_RETURN_IF_ERROR(LoadKeyRing(domain, &ring, why));
-    rings.push_back(ring);
+    config_source.rings.push_back(ring);
     Log(LogLevel::kInfo, "domain",
         {{"domain", domain.name},
          {"socket", domain.socket_path},
@@ -325,7 +324,7 @@ Status Shell::State::OpenNvme(std::string* why) {
     options.nvme = config.nvme;
     options.shares = quotas->nvme();
     options.state_dir = config.state_dir;
-    options.ring = rings[i];
+    options.ring = config_source.rings[i];
     options.is_plain_served = config.domains[i].encryption_plain_blocks == PlainBlocks::kServe;
     options.post = PostTurns("disk");
     options.now_us = [this] { return clock.NowUs(); };

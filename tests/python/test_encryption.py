@@ -79,6 +79,7 @@ class Host:
     def reload(self):
         status, out, err = run_terrace("config", "reload", "--socket", self.daemon.socket)
         assert status == 0, out + err
+        return out
 
     def log(self):
         return self.daemon.log.read_text()
@@ -209,7 +210,10 @@ def test_keys_change_under_load_without_a_miss_and_the_old_one_may_go():
         worker.start()
         time.sleep(0.5)
         one.write_keys(new, old)
-        one.reload()
+        told = one.reload()
+        assert f"encryption keys of domain d are read from {one.keys}: " in told, told
+        assert "nothing that is live has changed" not in told, told
+        assert "nothing that is live has changed" in one.reload()
         time.sleep(0.5)
         one.write_keys(new)
         one.reload()

@@ -33,6 +33,17 @@ std::string ShowChanges(const json& rows, const char* from, const char* to) {
   return text;
 }
 
+std::string ShowKeys(const json& rows) {
+  std::string text;
+  for (const json& row : rows) {
+    text += fmt::format(
+        "encryption keys of domain {} are read from {}: {} -> {}; {} encrypts from now on\n",
+        Shown(row["domain"]), Shown(row["file"]), Shown(row["from"]), Shown(row["to"]),
+        Shown(row["encrypts"]));
+  }
+  return text;
+}
+
 class ConfigVerb : public Verb {
  protected:
   Arguments Add(Arguments& parent, const std::string& name, const std::string& description) {
@@ -125,10 +136,12 @@ class ConfigReloadVerb : public ConfigVerb {
     return Tell(ConfigAction::kReload, "", [](const json& document) {
       const json& changed = document["changed"];
       const json& waiting = document["needs_restart"];
-      std::string text =
-          fmt::format("{} is in effect{}\n", Shown(document["file"]),
-                      changed.empty() ? ": nothing that is live has changed" : "; changed:");
-      text += ShowChanges(changed, "from", "to");
+      const json keys = document.value("keys_taken", json::array());
+      std::string text = fmt::format(
+          "{} is in effect{}\n", Shown(document["file"]),
+          !changed.empty() ? "; changed:"
+                           : (keys.empty() ? ": nothing that is live has changed" : ""));
+      text += ShowChanges(changed, "from", "to") + ShowKeys(keys);
       if (!waiting.empty()) {
         text += "needs a restart (systemctl restart terraced):\n" +
                 ShowChanges(waiting, "running", "file");

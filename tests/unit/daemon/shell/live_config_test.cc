@@ -39,6 +39,18 @@ class LiveConfigTest : public testing::Test {
 
   std::string path() const { return directory_ + "/t.toml"; }
   void Write(const std::string& text) const { std::ofstream(path()) << text; }
+  std::string keys_path() const { return directory_ + "/t.keys"; }
+  void WriteKeys(const std::string& text) const {
+    std::ofstream(keys_path()) << text;
+    std::filesystem::permissions(
+        keys_path(), std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  }
+  static std::shared_ptr<const KeyRing> Keys(const std::string& text) {
+    std::string why;
+    const auto ring = ParseKeyRing(text, &why);
+    EXPECT_TRUE(ring.ok()) << why;
+    return *ring;
+  }
   void Start(const std::string& text) {
     Write(text);
     ConfigSource source{.path = path(), .text = text, .overrides = {}, .environment = {}};
@@ -47,6 +59,7 @@ class LiveConfigTest : public testing::Test {
     source.environment.home = directory_;
     const Error loaded = LoadConfig(source, &config_);
     ASSERT_TRUE(loaded.ok()) << loaded.sentence();
+    ASSERT_TRUE(LoadKeyRings(config_, &source.rings).ok());
     live_ =
         std::make_unique<LiveConfig>(std::move(source), config_,
                                      LiveConfig::Hooks{.apply = [this] { ++applied_count_; },
@@ -153,6 +166,42 @@ TEST_F(LiveConfigTest, AnErrorAnywhereChangesNothing) {
   EXPECT_THAT(why_, HasSubstr("cannot read it"));
   EXPECT_EQ(config_.log_level, LogLevel::kInfo);
   EXPECT_EQ(applied_count_, 0);
+}
+
+// Of keys only their names: the document is told to whoever asks, and to the log.
+TEST_F(LiveConfigTest, AReloadNamesTheKeysThatItTook) {
+  const std::string first = "terrace-key-1 " + std::string(62, '0') + "01\n";
+  const std::string second = "terrace-key-1 " + std::string(62, '0') + "02\n";
+  WriteKeys(first);
+  const auto domain = [this](const std::string& name) {
+    return "[[domain]]\nname = \"" + name + "\"\nsocket = \"" + directory_ + "/" + name +
+           ".sock\"\n";
+  };
+  Start(domain("chat") + "encryption_keys_file = \"" + keys_path() + "\"\n" + domain("plain"));
+  auto answer = Ask(ConfigAction::kReload);
+  ASSERT_TRUE(answer) << why_;
+  EXPECT_EQ((*answer)["keys_taken"], json::array()) << "they are as they were";
+
+  const std::string old_id = KeyIdText(Keys(first)->first());
+  const std::string new_id = KeyIdText(Keys(second)->first());
+  WriteKeys(second + first);
+  answer = Ask(ConfigAction::kReload);
+  ASSERT_TRUE(answer) << why_;
+  EXPECT_EQ((*answer)["changed"], json::array());
+  EXPECT_EQ((*answer)["keys_taken"], json::array({{{"domain", "chat"},
+                                                   {"file", keys_path()},
+                                                   {"from", old_id},
+                                                   {"to", new_id + ", " + old_id},
+                                                   {"encrypts", new_id}}}));
+  EXPECT_EQ((*Ask(ConfigAction::kReload))["keys_taken"], json::array());
+
+  WriteKeys(first + second);
+  EXPECT_EQ((*Ask(ConfigAction::kReload))["keys_taken"][0]["encrypts"], old_id) << "the order";
+  WriteKeys("nonsense\n");
+  EXPECT_FALSE(Ask(ConfigAction::kReload));
+  WriteKeys(first);
+  EXPECT_EQ((*Ask(ConfigAction::kReload))["keys_taken"][0]["from"], old_id + ", " + new_id)
+      << "what was refused was not taken";
 }
 
 TEST_F(LiveConfigTest, WhatIsSetLastsUntilTheNextReload) {
