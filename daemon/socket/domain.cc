@@ -11,8 +11,23 @@
 namespace terrace {
 namespace {
 
+namespace fs = std::filesystem;
+
+// A link on the way that leads nowhere, with the remedy; "" if there is none.
+std::string DanglingLinkOf(const fs::path& directory) {
+  fs::path at;
+  for (const fs::path& name : directory) {
+    at /= name;
+    std::error_code ignored;
+    if (!fs::is_symlink(at, ignored) || fs::exists(at, ignored)) continue;
+    const std::string target = fs::read_symlink(at, ignored).string();
+    return at.string() + " is a symbolic link to " + target +
+           ", where nothing is: make that directory, or mount what belongs there";
+  }
+  return "";
+}
+
 Status DrawSecret(const DomainConfig& config, std::string* why) {
-  namespace fs = std::filesystem;
   const fs::path directory = fs::path(config.secret_file).parent_path();
   std::error_code error;
   if (!fs::exists(directory, error)) {
@@ -20,8 +35,11 @@ Status DrawSecret(const DomainConfig& config, std::string* why) {
     if (!error) fs::permissions(directory, fs::perms::owner_all, error);
   }
   if (error) {
-    *why = "domain " + config.name + ": cannot create the directory " + directory.string() +
-           " for its secret: " + error.message() + "; set daemon.state_dir or secret_file";
+    const std::string link = DanglingLinkOf(directory);
+    *why = "domain " + config.name + ": daemon.state_dir is " + directory.string() +
+           ", where its secret is kept, and that directory cannot be made: " +
+           (link.empty() ? error.message() + ": make it" : link) +
+           ", or set daemon.state_dir or the domain's secret_file to another place";
     return Status(StatusCode::kIo, "no directory for the secret", error.value());
   }
   const Status created = CreateDomainSecretFile(config.secret_file, why);

@@ -73,6 +73,21 @@ TEST_F(LoadSecret, ADefaultSecretIsDrawnOnceWithItsDirectory) {
   EXPECT_EQ(about.st_mode & 0777, 0700u);
 }
 
+TEST_F(LoadSecret, ALinkThatLeadsNowhereIsNamedWithWhereItLeads) {
+  std::filesystem::create_symlink(directory_ + "/gone", directory_ + "/state");
+  for (const char* file : {"state/a.secret", "state/deeper/a.secret"}) {
+    DomainConfig config = Config(file);
+    config.is_secret_file_default = true;
+    DomainSecret secret;
+    std::string why;
+    EXPECT_EQ(LoadDomainSecret(config, &secret, &why).code(), StatusCode::kIo) << file;
+    EXPECT_THAT(why, AllOf(HasSubstr("daemon.state_dir is " + directory_ + "/state"),
+                           HasSubstr("/state is a symbolic link to " + directory_ + "/gone"),
+                           HasSubstr("make that directory"), HasSubstr("secret_file")));
+  }
+  EXPECT_FALSE(std::filesystem::exists(directory_ + "/gone"));
+}
+
 TEST_F(LoadSecret, ANamedSecretIsNeverDrawn) {
   DomainSecret secret;
   std::string why;
