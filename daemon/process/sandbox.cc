@@ -187,11 +187,9 @@ std::vector<std::string> WrittenPaths(const DaemonConfig& config) {
     written.push_back(directory_of(domain.socket_path));
     if (domain.is_secret_file_default) written.push_back(directory_of(domain.secret_file));
   }
-  for (const std::string& path : config.nvme.paths) {
-    written.push_back(path);
-    // A directory that is removed while the daemon runs is made again.
-    if (const std::string above = directory_of(path); above != "/") written.push_back(above);
-  }
+  // A domain's directory that somebody removes is made again below these; they themselves are not,
+  // as a drive may not be mounted there.
+  written.insert(written.end(), config.nvme.paths.begin(), config.nvme.paths.end());
   constexpr std::string_view kIpc = "ipc://";
   for (const std::string* endpoint :
        {&config.kv_events.endpoint, &config.kv_events.replay_endpoint}) {
