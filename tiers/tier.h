@@ -61,11 +61,12 @@ struct TierStats {
 // What keeps one drive of a tier from its work, for a person.
 struct DriveTrouble {
   std::string path;
-  uint32_t drive = 0;          // its number in the tier
-  std::string lost_mount;      // the path lay on this one, which is not mounted: nothing else holds
-  bool is_off = false;         // no request goes there; false: it has no room for more
-  const char* operation = "";  // what failed
-  int32_t error = 0;           // errno of the last one; 0: no answer came
+  uint32_t drive = 0;      // its number in the tier
+  std::string lost_mount;  // the path lay on this one, which is not mounted: nothing else holds
+  bool is_off = false;     // no request goes there; false: it has no room for more
+  bool makes_no_files = false;  // it is off for that, be it tried again now and then
+  const char* operation = "";   // what failed
+  int32_t error = 0;            // errno of the last one; 0: no answer came
   uint32_t failures_in_row = 0;
   int32_t probe_error = 0;  // errno of the last try to use it again; 0: none has failed
   uint64_t off_count = 0;   // how often it has been switched off

@@ -76,12 +76,17 @@ class GroupFiles {
   // The group was opened; asked again for the same group it does nothing, unless it has failed.
   // Written by another thread.
   virtual void Keep(uint32_t domain_index, const SpaceGroupSpec& spec) = 0;
+  // A predecessor has kept it, and its blocks are here.
+  virtual void Inherit(uint32_t /*domain_index*/, const SpaceGroupSpec& /*spec*/) {}
   // The domain has forgotten the group, and no successor will find a block of it: its spec goes,
   // unless it is kept again meanwhile.
   virtual void Drop(uint32_t domain_index, const GroupId& id) = 0;
   // kKept: a successor would find it. kFailed: it would not, or nobody asked to keep it. After
   // kComing, Store::OnGroupFilesChanged follows.
   virtual State StateOf(uint32_t domain_index, const GroupId& id) const = 0;
+  // What was kept, or inherited, somebody has removed, and it is not there again yet. After it has
+  // become so, Store::OnGroupFilesChanged follows.
+  virtual bool IsLost(uint32_t /*domain_index*/, const GroupId& /*id*/) const { return false; }
 };
 
 }  // namespace terrace

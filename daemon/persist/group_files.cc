@@ -5,11 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
+#include <ctime>
 #include <deque>
 #include <filesystem>
 #include <map>
@@ -287,7 +289,14 @@ struct DiskGroupFiles::Writer {
   struct Kept {
     uint64_t stamp = 0;
     bool is_written = false;
+    SpaceGroupSpec spec;
   };
+  struct Lost {
+    SpaceGroupSpec spec;
+    bool is_told = false;  // that it cannot be written
+  };
+  // Of a domain's directories: another one when a file in them comes or goes.
+  using Looks = std::array<struct timespec, 2>;
 
   explicit Writer(Options chosen) : options(std::move(chosen)) {}
   const Options options;
@@ -296,7 +305,10 @@ struct DiskGroupFiles::Writer {
   std::condition_variable wake;
   std::condition_variable drained;
   std::deque<Job> jobs;
-  std::map<KeptGroup, Kept> kept;  // in this run, or soon
+  std::map<KeptGroup, Kept> kept;                 // in this run, or soon
+  std::map<KeptGroup, SpaceGroupSpec> inherited;  // not kept in this run yet
+  std::map<KeptGroup, Lost> lost;
+  std::vector<std::optional<Looks>> looked;  // by domain; the writing thread's
   uint64_t keep_count = 0;
   size_t drops_queued = 0;
   bool is_busy = false;
@@ -311,7 +323,33 @@ struct DiskGroupFiles::Writer {
   void EndWrite(const Job& job, const Status& status);
   bool IsKept(const KeptGroup& group);
   void MakeRoom(const Job& job);
+  void LookForRemoved();
+  std::vector<KeptGroup> RemovedOf(uint32_t domain_index);
+  void KeepAgain(const std::vector<KeptGroup>& groups);
 };
+
+// The times of the last change; zeros where there is no directory.
+static std::array<struct timespec, 2> LookAt(const DiskGroupFiles::Domain& domain) {
+  std::array<struct timespec, 2> looks{};
+  struct stat about {};
+  if (stat(domain.directory.c_str(), &about) == 0) looks[0] = about.st_mtim;
+  const bool has_keys = domain.keys != nullptr;
+  if (has_keys && stat(domain.keys->directory().c_str(), &about) == 0) looks[1] = about.st_mtim;
+  return looks;
+}
+
+static bool IsOfNow(const std::array<struct timespec, 2>& looks) {
+  const time_t now_s = ::time(nullptr);
+  return std::ranges::any_of(looks,
+                             [&](const struct timespec& at) { return at.tv_sec + 1 >= now_s; });
+}
+
+static bool IsThere(const DiskGroupFiles::Domain& domain, const GroupId& id) {
+  std::error_code error;
+  if (domain.keys != nullptr && !domain.keys->IsThere(id)) return false;
+  return fs::exists(PathOf(domain.directory, ToHex(id)), error) ||
+         fs::exists(PathOf(domain.directory, StemUnder(domain.secret, id)), error);
+}
 
 bool DiskGroupFiles::Writer::IsKept(const KeptGroup& group) {
   const std::lock_guard lock(mutex);
@@ -320,7 +358,8 @@ bool DiskGroupFiles::Writer::IsKept(const KeptGroup& group) {
 
 // Removes what was opened longest ago until one more file fits.
 void DiskGroupFiles::Writer::MakeRoom(const Job& job) {
-  const auto& [directory, secret, also, keys] = options.domains[job.domain_index];
+  const std::string& directory = options.domains[job.domain_index].directory;
+  const DomainSecret& secret = options.domains[job.domain_index].secret;
   std::vector<std::pair<fs::file_time_type, fs::path>> old;
   const std::vector<fs::path> paths = GroupPaths(directory);
   if (paths.size() < options.groups_max) return;
@@ -345,6 +384,10 @@ Status DiskGroupFiles::Writer::Write(const Job& job) {
   TERRACE_CHECK(job.spec.has_value() && job.domain_index < options.domains.size(),
                 "what is written is a domain's spec");
   const Domain& domain = options.domains[job.domain_index];
+  std::error_code none;
+  if (!domain.drive_path.empty() && !fs::is_directory(domain.drive_path, none)) {
+    return Status(StatusCode::kIo, "the drive's directory is gone", ENOENT);
+  }
   const std::string content = FormatGroupFile(*job.spec, domain.secret);
   const fs::path path = PlaceOf(domain.directory, job.id, domain.secret);
   std::string present;
@@ -403,7 +446,16 @@ void DiskGroupFiles::Writer::Remove(const Job& job) {
 }
 
 void DiskGroupFiles::Writer::EndWrite(const Job& job, const Status& status) {
-  if (!status.ok() && options.trouble) {
+  bool is_told = false;
+  // It may be gone already, and the directory look as it did before.
+  if (job.domain_index < looked.size()) looked[job.domain_index].reset();
+  {
+    const std::lock_guard lock(mutex);
+    const auto found = lost.find(job.group());
+    if (found != lost.end()) is_told = std::exchange(found->second.is_told, true);
+    if (found != lost.end() && status.ok()) lost.erase(found);
+  }
+  if (!status.ok() && !is_told && options.trouble) {
     options.trouble(
         "group '" + job.spec->name + "' cannot be kept in " +
         options.domains[job.domain_index].directory + ": " + status.what() +
@@ -421,10 +473,88 @@ void DiskGroupFiles::Writer::EndWrite(const Job& job, const Status& status) {
   if (options.changed) options.changed(job.domain_index);
 }
 
+// Somebody may remove files under a daemon that runs, be it with the slabs: a successor would know
+// nothing of blocks that are called persisted. What is lost is known here, and written again.
+void DiskGroupFiles::Writer::LookForRemoved() {
+  looked.resize(options.domains.size());
+  for (uint32_t i = 0; i < options.domains.size(); ++i) {
+    std::vector<KeptGroup> again;
+    {
+      const std::lock_guard lock(mutex);
+      for (const auto& [group, is] : lost) {
+        const auto found = kept.find(group);
+        const bool is_coming = found != kept.end() && !found->second.is_written;
+        if (group.first == i && !is_coming) again.push_back(group);
+      }
+    }
+    const Looks now = LookAt(options.domains[i]);
+    const bool is_same = looked[i] && std::memcmp(&*looked[i], &now, sizeof(now)) == 0;
+    // Of what has changed just now the next change may have the same time.
+    looked[i] = IsOfNow(now) ? std::nullopt : std::optional(now);
+    const std::vector<KeptGroup> removed = is_same ? std::vector<KeptGroup>() : RemovedOf(i);
+    if (!removed.empty() && options.trouble) {
+      options.trouble("files of " + std::to_string(removed.size()) + " groups below " +
+                      fs::path(options.domains[i].directory).parent_path().string() +
+                      " were removed while terraced runs: they are written again");
+    }
+    again.insert(again.end(), removed.begin(), removed.end());
+    KeepAgain(again);
+    if (!removed.empty() && options.changed) options.changed(i);
+  }
+}
+
+std::vector<DiskGroupFiles::Writer::KeptGroup> DiskGroupFiles::Writer::RemovedOf(
+    uint32_t domain_index) {
+  std::map<KeptGroup, SpaceGroupSpec> expected;
+  {
+    const std::lock_guard lock(mutex);
+    for (const auto& [group, is] : kept) {
+      if (group.first == domain_index && is.is_written) expected.emplace(group, is.spec);
+    }
+    for (const auto& [group, spec] : inherited) {
+      if (group.first == domain_index) expected.emplace(group, spec);
+    }
+  }
+  std::vector<KeptGroup> removed;
+  for (const auto& [group, spec] : expected) {
+    if (IsThere(options.domains[domain_index], group.second)) continue;
+    const std::lock_guard lock(mutex);
+    // Dropped meanwhile, or its key destroyed: what comes of that is queued.
+    const auto found = kept.find(group);
+    const bool is_kept = found != kept.end() && found->second.is_written;
+    if (!is_kept && !inherited.contains(group)) continue;
+    lost.try_emplace(group, Lost{.spec = spec});
+    removed.push_back(group);
+  }
+  return removed;
+}
+
+void DiskGroupFiles::Writer::KeepAgain(const std::vector<KeptGroup>& groups) {
+  const std::lock_guard lock(mutex);
+  for (const KeptGroup& group : groups) {
+    const auto found = lost.find(group);
+    if (found == lost.end()) continue;  // dropped
+    const uint64_t stamp = ++keep_count;
+    const SpaceGroupSpec& spec = found->second.spec;
+    kept[group] = {.stamp = stamp, .spec = spec};
+    inherited.erase(group);
+    jobs.push_back({.domain_index = group.first, .id = group.second, .stamp = stamp, .spec = spec});
+  }
+}
+
 void DiskGroupFiles::Writer::Run() {
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point next_look = Clock::now() + options.look_interval;
   std::unique_lock lock(mutex);
   while (true) {
-    wake.wait(lock, [this] { return is_stopping || !jobs.empty(); });
+    wake.wait_until(lock, next_look, [this] { return is_stopping || !jobs.empty(); });
+    if (!is_stopping && Clock::now() >= next_look) {
+      lock.unlock();
+      LookForRemoved();
+      next_look = Clock::now() + options.look_interval;
+      lock.lock();
+    }
+    if (jobs.empty() && !is_stopping) continue;
     if (jobs.empty()) return;
     const Job job = std::move(jobs.front());
     jobs.pop_front();
@@ -468,11 +598,20 @@ void DiskGroupFiles::Keep(uint32_t domain_index, const SpaceGroupSpec& spec) {
   {
     const std::lock_guard lock(writer_->mutex);
     const uint64_t stamp = writer_->keep_count + 1;
-    if (!writer_->kept.insert({{domain_index, id}, {.stamp = stamp}}).second) return;
+    const Writer::KeptGroup group{domain_index, id};
+    if (!writer_->kept.insert({group, {.stamp = stamp, .spec = spec}}).second) return;
     writer_->keep_count = stamp;
+    writer_->inherited.erase(group);
     writer_->jobs.push_back({.domain_index = domain_index, .id = id, .stamp = stamp, .spec = spec});
   }
   writer_->wake.notify_one();
+}
+
+void DiskGroupFiles::Inherit(uint32_t domain_index, const SpaceGroupSpec& spec) {
+  TERRACE_CHECK(domain_index < writer_->options.domains.size(), "the domain has a directory");
+  const Writer::KeptGroup group{domain_index, spec.Id()};
+  const std::lock_guard lock(writer_->mutex);
+  if (!writer_->kept.contains(group)) writer_->inherited.emplace(group, spec);
 }
 
 void DiskGroupFiles::Drop(uint32_t domain_index, const GroupId& id) {
@@ -481,6 +620,8 @@ void DiskGroupFiles::Drop(uint32_t domain_index, const GroupId& id) {
     const std::lock_guard lock(writer_->mutex);
     const Writer::KeptGroup group{domain_index, id};
     writer_->kept.erase(group);
+    writer_->inherited.erase(group);
+    writer_->lost.erase(group);
     std::erase_if(writer_->jobs,
                   [&](const Writer::Job& job) { return job.spec && job.group() == group; });
     if (writer_->drops_queued >= kDropsQueuedMax) return;
@@ -495,6 +636,11 @@ GroupFiles::State DiskGroupFiles::StateOf(uint32_t domain_index, const GroupId& 
   const auto found = writer_->kept.find({domain_index, id});
   if (found == writer_->kept.end()) return State::kFailed;
   return found->second.is_written ? State::kKept : State::kComing;
+}
+
+bool DiskGroupFiles::IsLost(uint32_t domain_index, const GroupId& id) const {
+  const std::lock_guard lock(writer_->mutex);
+  return writer_->lost.contains({domain_index, id});
 }
 
 bool DiskGroupFiles::IsWhole(uint32_t domain_index, const GroupId& id) const {
@@ -512,7 +658,8 @@ void DiskGroupFiles::DestroyKey(uint32_t domain_index, const GroupId& id) {
     Writer::Job job{.domain_index = domain_index, .id = id, .is_key_erasure = true};
     if (found != writer_->kept.end()) {
       job.stamp = ++writer_->keep_count;
-      found->second = {.stamp = job.stamp};
+      found->second.stamp = job.stamp;
+      found->second.is_written = false;
     }
     writer_->jobs.push_back(std::move(job));
   }

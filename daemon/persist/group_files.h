@@ -5,9 +5,10 @@
 // THREADING: DiskGroupFiles has one thread that writes; Keep never blocks. The functions block.
 // LIMITS: groups_max files a directory, besides those of other secrets. Beyond, the file that was
 // opened longest ago goes, but none of those kept in this run and not dropped since.
-// kDropsQueuedMax.
+// kDropsQueuedMax. Files that somebody removes are noticed within a look_interval.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -54,10 +55,14 @@ class DiskGroupFiles final : public KeyedGroupFiles {
     // Also told, on the writing thread, what a file says: nothing once it is dropped. May be empty.
     std::function<void(const GroupId& id, const std::string& content)> also;
     GroupKeyFiles* keys = nullptr;  // a group is kept with its key; none: nothing is encrypted
+    // Never made: where it is gone nothing is kept, as a drive may not be mounted there. May be
+    // empty.
+    std::string drive_path;
   };
   struct Options {
     std::vector<Domain> domains;  // by domain index
     uint32_t groups_max = 256;
+    std::chrono::milliseconds look_interval{1000};  // for files that somebody has removed
     std::function<void(const std::string& sentence)> trouble;  // on the writing thread
     // StateOf says something new of a group of the domain. On the writing thread; may be empty.
     std::function<void(uint32_t domain_index)> changed;
@@ -65,10 +70,13 @@ class DiskGroupFiles final : public KeyedGroupFiles {
   explicit DiskGroupFiles(Options options);
   ~DiskGroupFiles() override;  // writes what is queued first
 
-  // A group that could not be written is tried again when it is opened again.
+  // A group that could not be written is tried again when it is opened again; one that somebody
+  // removed is written again at once, and tried again until it is there.
   void Keep(uint32_t domain_index, const SpaceGroupSpec& spec) override;
+  void Inherit(uint32_t domain_index, const SpaceGroupSpec& spec) override;
   void Drop(uint32_t domain_index, const GroupId& id) override;
   State StateOf(uint32_t domain_index, const GroupId& id) const override;
+  bool IsLost(uint32_t domain_index, const GroupId& id) const override;
   bool IsWhole(uint32_t domain_index, const GroupId& id) const override;
   void DestroyKey(uint32_t domain_index, const GroupId& id) override;
   bool AreKeysDestroyed(uint32_t domain_index) const override;

@@ -223,15 +223,21 @@ std::string GroupKeyFiles::LockedUnder() const {
 
 // ---- new ones ----
 
+bool GroupKeyFiles::IsThere(const GroupId& group) const {
+  return Find(group) == nullptr || access(PathOf(group).c_str(), F_OK) == 0 || errno != ENOENT;
+}
+
 Status GroupKeyFiles::Ensure(const GroupId& group) {
+  std::shared_ptr<GroupKey> own;
   {
     const std::lock_guard lock(mutex_);
     if (to_erase_.contains(group)) {
       return Status(StatusCode::kIo, "its last key could not be erased", EIO);
     }
     const auto found = groups_.find(group);
-    if (found != groups_.end() && found->second.key != nullptr) return Status::Ok();
+    if (found != groups_.end()) own = found->second.key;
   }
+  if (own != nullptr) return IsThere(group) ? Status::Ok() : Create(group, *own);
   Wrapped wrapped;
   std::string why;
   const Status read = Read(PathOf(group), group, &wrapped, &why);

@@ -65,8 +65,11 @@ class GroupKeyFiles final : public GroupKeys {
   // There is a key that cannot be opened: what it wrote may come back.
   bool IsLocked(const GroupId& group) const;
 
-  // The group has a key that a successor finds, an old one or a new one. kNotFound: it is locked.
-  // Blocks.
+  const std::string& directory() const { return options_.directory; }
+  // False: the group's key is in use here, and no file has it any more. Blocks.
+  bool IsThere(const GroupId& group) const;
+  // The group has a key that a successor finds, an old one, whose file is written again if somebody
+  // has removed it, or a new one. kNotFound: it is locked. Blocks.
   Status Ensure(const GroupId& group);
   // The ring has changed: all keys are under its first one afterwards, but for those that stay
   // locked. What failed is in the notes, and stays under its old key. Blocks.

@@ -243,7 +243,8 @@ DiskGroupFiles::Domain DomainNvme::group_files() {
           // A copy for the catalog; of no content: none any more.
           .also = [this](const GroupId& id,
                          const std::string& content) { catalog_->KeepGroup(id, content); },
-          .keys = keys_.get()};
+          .keys = keys_.get(),
+          .drive_path = options_.nvme.paths[0]};
 }
 
 void DomainNvme::SetRing(const std::shared_ptr<const KeyRing>& ring, DiskGroupFiles& files) {

@@ -40,6 +40,7 @@ Status Restoration::RestoreGroup(uint32_t domain_index, const SpaceGroupSpec& sp
   if (!added.ok()) return added.status();
   const KeyedGroupFiles* const files = KeyedFilesOf(domain.limits.group_files);
   domain.groups[place]->has_file = files == nullptr || files->IsWhole(domain_index, spec.Id());
+  if (domain.limits.group_files != nullptr) domain.limits.group_files->Inherit(domain_index, spec);
   store_.segments.Step();
   return Status::Ok();
 }

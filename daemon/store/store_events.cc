@@ -59,6 +59,11 @@ void StoreEvents::OnGroupFilesChanged(uint32_t domain_index) {
   TERRACE_CHECK(domain_index < store_.domains.size(),
                 "whoever writes groups' files names their domain");
   DomainRooms& rooms = *store_.domains[domain_index];
+  const GroupFiles* const files = rooms.domain.limits.group_files;
+  for (uint32_t g = 0; files != nullptr && g < rooms.domain.groups.size(); ++g) {
+    Group& group = *rooms.domain.groups[g];
+    if (group.has_file && files->IsLost(domain_index, group.id())) group.has_file = false;
+  }
   rooms.mover.OnGroupFilesChanged();
   store_.Settle(rooms);
 }

@@ -21,7 +21,16 @@ std::string DriveName(const DriveTrouble& drive) {
   return drive.path.empty() ? "drive " + std::to_string(drive.drive) : "the drive at " + drive.path;
 }
 
+std::string NoFilesSentence(const DriveTrouble& drive) {
+  return DriveName(drive) + " takes nothing: " + std::to_string(drive.failures_in_row) +
+         " files in a row could not be made there, the last one with " + ErrorText(drive.error) +
+         "; it is tried again by itself. If somebody has removed the directory that nvme.paths "
+         "names, or unmounted it, bring it back and restart terraced, which makes none of these "
+         "while it runs";
+}
+
 std::string OffSentence(const DriveTrouble& drive) {
+  if (drive.makes_no_files) return NoFilesSentence(drive);
   std::string text = DriveName(drive) + " is off: ";
   if (drive.error == 0) {
     text += std::string("a ") + drive.operation + " was not answered";

@@ -243,6 +243,25 @@ def test_a_reload_with_a_broken_keys_file_changes_nothing():
         assert hits(client, 1) == hits(client, 2) == BLOCKS
 
 
+def test_what_rm_takes_under_a_daemon_is_made_again_and_a_kill_loses_nothing():
+    with host(new_key()) as one, connect(one.daemon) as client:
+        store(client, 1)
+        domain = one.drive / "d"
+        before = {path.name for path in domain.glob("*/*.*") if path.suffix in (".key", ".group")}
+        assert len(before) == 2
+        shutil.rmtree(domain)
+        # Nothing is asked for meanwhile: it is noticed all the same, and DRAM has the blocks.
+        wait_for(lambda: {path.name for path in domain.glob("*/*.*")} >= before)
+        assert "they are written again" in one.log()
+        wait_for(lambda: list(domain.glob("slab-*.terrace")))
+        wait_for(lambda: one.status()["lower_tiers"][0]["persisted_block_count"] == BLOCKS)
+        store(client, 2)
+        one.daemon.kill()
+        one.daemon.start()
+        with connect(one.daemon) as again:
+            assert hits(again, 1) == hits(again, 2) == BLOCKS
+
+
 def test_keys_that_others_can_read_are_refused_at_the_start():
     with tempfile.TemporaryDirectory() as directory:
         keys = pathlib.Path(directory) / "keys"

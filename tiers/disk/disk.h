@@ -65,6 +65,7 @@ struct DiskStats {
   uint64_t retries = 0;  // short transfers, EAGAIN, EINTR
   uint64_t failures = 0;
   uint64_t filesystem_bytes = 0, filesystem_free_bytes = 0;  // as of the last look
+  uint64_t files_removed = 0;  // open ones that somebody else has unlinked; as of the last look
 };
 
 class Disk {

@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
@@ -410,6 +411,18 @@ Status DiskFiles::OpenExisting(const std::string& name, DiskFile* file, uint64_t
   files_[*file].name = name;
   files_[*file].length_bytes = *length_bytes;
   return Status::Ok();
+}
+
+void DiskFiles::LookForRemoved() {
+  std::vector<int> fds;
+  {
+    std::lock_guard lock(mutex_);
+    for (const File& file : files_) fds.push_back(file.descriptors.table);
+  }
+  removed_count_ = static_cast<uint64_t>(std::ranges::count_if(fds, [](int fd) {
+    struct stat about {};
+    return fd >= 0 && ::fstat(fd, &about) == 0 && about.st_nlink == 0;
+  }));
 }
 
 void DiskFiles::RefreshSpace() {

@@ -62,6 +62,9 @@ class DiskFiles {
 
   // Looks at the file system again. Blocks.
   void RefreshSpace();
+  // Counts open files that somebody has removed. Blocks; not while Remove is under way.
+  void LookForRemoved();
+  uint64_t removed_count() const { return removed_count_; }
   uint64_t filesystem_bytes() const { return filesystem_bytes_; }
   uint64_t filesystem_free_bytes() const { return filesystem_free_bytes_; }
   // "O_DIRECT", or why not.
@@ -92,6 +95,7 @@ class DiskFiles {
   std::string payload_description_;
   std::atomic<uint64_t> filesystem_bytes_ = 0;
   std::atomic<uint64_t> filesystem_free_bytes_ = 0;
+  std::atomic<uint64_t> removed_count_ = 0;
 
   mutable std::mutex mutex_;
   std::vector<File> files_;

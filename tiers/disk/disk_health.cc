@@ -26,6 +26,7 @@ const char* DiskOpName(DiskOp op) {
 void DiskHealth::OnOutcome(DiskOp op, Status status, uint64_t now_us) {
   if (status.ok()) {
     failures_in_row_ = 0;
+    if (op == DiskOp::kCreate) makes_no_files_ = false;
     if (is_full_ && op == full_op_) is_full_ = false;
     return;
   }
@@ -49,6 +50,7 @@ void DiskHealth::SwitchOffStuck(DiskOp op, uint64_t now_us) {
 void DiskHealth::SwitchOff(const Failure& failure, uint64_t now_us) {
   if (!is_on_) return;
   is_on_ = false;
+  makes_no_files_ = failure.op == DiskOp::kCreate && failure.error != 0;
   failure_ = failure;
   probe_error_ = 0;
   ++off_count_;

@@ -51,6 +51,9 @@ class DiskHealth {
   bool may_create(uint64_t now_us) const { return is_on_ && now_us >= create_after_us_; }
   void OnCreateFailed(uint64_t now_us);
   void OnCreated() { create_backoff_us_ = kCreateBackoffMinUs; }
+  // What switched the disk off last was that no file could be made, and none has been since: a
+  // probe, which makes none, says nothing of that.
+  bool makes_no_files() const { return makes_no_files_; }
 
   // The last request of its kind found no room. A disk that has room again is no longer full, nor
   // is one on which such a request succeeds.
@@ -66,6 +69,7 @@ class DiskHealth {
   const Options options_;
   bool is_on_ = true;
   bool is_full_ = false;
+  bool makes_no_files_ = false;
   DiskOp full_op_ = DiskOp::kCreate;
   uint32_t failures_in_row_ = 0;
   Failure failure_;

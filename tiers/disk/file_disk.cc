@@ -138,8 +138,10 @@ FileDisk::FileDisk(DiskOptions options, std::unique_ptr<DiskFiles> files)
               [this](std::span<const DiskCompletion> completions) { Deliver(completions); }),
           options_)),
       table_worker_({.name = "terrace-table"}),
-      slow_worker_({.name = "terrace-disk-io",
-                    .on_idle = [shared = shared_.get()] { shared->files->RefreshSpace(); }}) {}
+      slow_worker_({.name = "terrace-disk-io", .on_idle = [files = shared_->files.get()] {
+                      files->RefreshSpace();
+                      files->LookForRemoved();
+                    }}) {}
 
 // What did not end in time may still write to the files, through their descriptors, into memory of
 // the caller. The descriptors are left open (their numbers must not become another file's) and the
@@ -346,6 +348,7 @@ DiskStats FileDisk::stats() const {
   DiskStats stats = stats_;
   stats.filesystem_bytes = shared_->files->filesystem_bytes();
   stats.filesystem_free_bytes = shared_->files->filesystem_free_bytes();
+  stats.files_removed = shared_->files->removed_count();
   return stats;
 }
 

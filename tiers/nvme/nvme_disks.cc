@@ -126,6 +126,11 @@ void NvmeDisks::SwitchOffStuck() {
   });
 }
 
+bool NvmeDisks::TakeRemovals(uint32_t disk) {
+  const uint64_t removed_count = disks_[disk].disk->stats().files_removed;
+  return removed_count > std::exchange(disks_[disk].removed_count, removed_count);
+}
+
 void NvmeDisks::LookForRoom() {
   for (DiskState& disk : disks_) {
     if (disk.health.is_full()) disk.health.OnRoom(disk.disk->stats().filesystem_free_bytes);
@@ -140,15 +145,17 @@ std::vector<DriveTrouble> NvmeDisks::Troubles() const {
     if (i < options_.lost_mounts.size() && !options_.lost_mounts[i].empty()) {
       troubles.push_back({.path = path, .drive = i, .lost_mount = options_.lost_mounts[i]});
     }
-    if (health.is_on() && !health.is_full()) continue;
+    const bool is_off = !health.is_on() || health.makes_no_files();
+    if (!is_off && !health.is_full()) continue;
     DriveTrouble& trouble = troubles.emplace_back();
     trouble.path = path;
     trouble.drive = i;
-    trouble.is_off = !health.is_on();
-    trouble.operation = DiskOpName(trouble.is_off ? health.failure().op : health.full_op());
-    trouble.error = trouble.is_off ? health.failure().error : ENOSPC;
-    trouble.failures_in_row = trouble.is_off ? health.failure().in_row : 0;
-    trouble.probe_error = trouble.is_off ? health.probe_error() : 0;
+    trouble.is_off = is_off;
+    trouble.makes_no_files = health.makes_no_files();
+    trouble.operation = DiskOpName(is_off ? health.failure().op : health.full_op());
+    trouble.error = is_off ? health.failure().error : ENOSPC;
+    trouble.failures_in_row = is_off ? health.failure().in_row : 0;
+    trouble.probe_error = is_off ? health.probe_error() : 0;
     trouble.off_count = health.off_count();
   }
   return troubles;

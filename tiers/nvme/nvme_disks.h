@@ -93,6 +93,8 @@ class NvmeDisks {
   void OnCreated(uint32_t disk) { disks_[disk].health.OnCreated(); }
   void OnCreateFailed(uint32_t disk) { disks_[disk].health.OnCreateFailed(now_us()); }
 
+  // Somebody has removed files of the disk since the last call: syncs tell which.
+  bool TakeRemovals(uint32_t disk);
   // Whether those that were full have room again. Now and then.
   void LookForRoom();
   // Of disks that are off, full or not where they lay; none where all is well.
@@ -108,6 +110,7 @@ class NvmeDisks {
     uint64_t reads_awaited = 0;
     uint64_t silent_since_us = 0;  // while reads are awaited
     uint64_t read_begun_us = 0;    // the last one
+    uint64_t removed_count = 0;    // DiskStats::files_removed as last seen
   };
 
   const Options options_;

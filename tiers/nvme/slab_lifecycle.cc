@@ -185,8 +185,8 @@ uint64_t SlabLifecycle::CountLeaving() {
 
 const NvmeSlab* SlabLifecycle::Leaving() const {
   for (const auto& slab : slabs_.all()) {
-    const bool is_leaving = slab != nullptr && slab->phase == SlabPhase::kRetiring &&
-                            !slab->is_gone && slab->slots.owned_count() > 0;
+    const bool is_leaving =
+        slab != nullptr && slab->phase == SlabPhase::kRetiring && slab->slots.owned_count() > 0;
     if (is_leaving) return slab.get();
   }
   return nullptr;
@@ -215,6 +215,10 @@ void SlabLifecycle::FreeSlot(NvmeSlab& slab, uint32_t slot) {
 
 void SlabLifecycle::GiveUp(NvmeSlab& slab) {
   if (!slabs_.MarkGone(slab)) return;
+  // Whoever removes one may have removed all: those that nothing is written to are looked at, too.
+  for (const auto& other : slabs_.all()) {
+    if (other != nullptr && other->disk == slab.disk) other->unsynced.Require();
+  }
   if (slab.phase == SlabPhase::kReshaping) {
     classes_.EndComing(slab.next_shape, slab.disk);
     slab.phase = SlabPhase::kRemoving;

@@ -57,8 +57,9 @@ class SlabLifecycle {
 
   // The slot is nobody's and its entry says so: → kFree.
   void FreeSlot(NvmeSlab& slab, uint32_t slot);
-  // Its file is gone: what it holds is given up, and it goes when nobody has a slot any more. Its
-  // bytes no longer count, so that another slab may come at once.
+  // Its file is gone: what it holds is given up, its owners are among those that leave, and it goes
+  // when nobody has a slot any more. Its bytes no longer count, so that another slab may come at
+  // once.
   void GiveUp(NvmeSlab& slab);
 
   // The slab's next step, if it is time. The slab may be gone afterwards.

@@ -14,6 +14,12 @@ SlabSyncs::SlabSyncs(uint64_t interval_us, const Neighbours& neighbours)
       reports_(neighbours.reports) {}
 
 void SlabSyncs::BeginDue() {
+  for (uint32_t disk = 0; disk < disks_.count(); ++disk) {
+    if (!disks_.TakeRemovals(disk)) continue;
+    for (const auto& slab : slabs_.all()) {
+      if (slab != nullptr && slab->disk == disk) slab->unsynced.Require();
+    }
+  }
   for (const auto& slab : slabs_.all()) {
     if (slab == nullptr || !slab->is_readable() || slab->unsynced.is_in_flight()) continue;
     if (!slab->unsynced.is_sync_due() || !disks_.is_on(slab->disk)) continue;

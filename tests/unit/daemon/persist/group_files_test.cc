@@ -59,6 +59,7 @@ class GroupShelfTest : public testing::Test {
   DiskGroupFiles::Options OptionsOf(uint32_t groups_max = 256) {
     return {.domains = {{.directory = directory_, .secret = secret_}},
             .groups_max = groups_max,
+            .look_interval = std::chrono::hours(1),
             .trouble = [this](const std::string& sentence) { troubles_.push_back(sentence); }};
   }
   std::vector<SpaceGroupSpec> Load() {
@@ -258,6 +259,82 @@ TEST_F(GroupShelfTest, FilesOfAnotherSecretStayAndStandBeside) {
   EXPECT_EQ(Load().size(), 1u);
   secret_ = theirs;
   EXPECT_EQ(Load().size(), 2u);
+}
+
+// Until something else than the test's own threads has done it.
+template <typename Holds>
+bool Soon(const Holds& holds) {
+  for (int i = 0; i < 30'000; ++i) {
+    if (holds()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return false;
+}
+
+// As `rm -rf` of a domain's directory does under a daemon that runs.
+TEST_F(GroupShelfTest, WhatSomebodyRemovesIsWrittenAgain) {
+  const SpaceGroupSpec inherited = GroupNamed("inherited", 33), kept = GroupNamed("kept");
+  Keep({inherited});
+  DiskGroupFiles::Options options = OptionsOf();
+  options.look_interval = std::chrono::milliseconds(5);
+  std::mutex mutex;
+  std::vector<std::string> told;
+  options.trouble = [&](const std::string& sentence) {
+    const std::lock_guard lock(mutex);
+    told.push_back(sentence);
+  };
+  DiskGroupFiles files(options);
+  files.Inherit(0, inherited);
+  files.Keep(0, kept);
+  files.Keep(0, GroupNamed("dropped", 34));
+  files.Drop(0, GroupNamed("dropped", 34).Id());
+  ASSERT_TRUE(files.Drain(kWaitUs));
+  for (int times = 0; times < 2; ++times) {
+    fs::rename(directory_, root_ / std::to_string(times));  // at once
+    ASSERT_TRUE(Soon([&] { return fs::exists(PathOf(kept)) && fs::exists(PathOf(inherited)); }));
+    ASSERT_TRUE(Soon([&] {
+      return !files.IsLost(0, kept.Id()) && !files.IsLost(0, inherited.Id()) &&
+             files.StateOf(0, kept.Id()) == GroupFiles::State::kKept;
+    }));
+    EXPECT_EQ(Load().size(), 2u) << "and nothing that was dropped";
+  }
+  const std::lock_guard lock(mutex);
+  ASSERT_FALSE(told.empty());
+  EXPECT_NE(told[0].find("were removed while terraced runs: they are written again"),
+            std::string::npos)
+      << told[0];
+}
+
+// The drive may not be mounted there: what is written would lie in its place.
+TEST_F(GroupShelfTest, WhatSomebodyRemovesWithTheDrivesPathIsLostUntilThatIsThere) {
+  DiskGroupFiles::Options options = OptionsOf();
+  const fs::path drive = root_ / "drive";
+  fs::create_directory(drive);
+  options.domains[0].directory = drive / "d" / "groups";
+  options.domains[0].drive_path = drive;
+  options.look_interval = std::chrono::milliseconds(5);
+  std::atomic<int> told_count = 0;
+  options.trouble = [&](const std::string&) { ++told_count; };
+  std::atomic<int> changed_count = 0;
+  options.changed = [&](uint32_t) { ++changed_count; };
+  const SpaceGroupSpec group = GroupNamed("llama");
+  DiskGroupFiles files(options);
+  files.Keep(0, group);
+  ASSERT_TRUE(files.Drain(kWaitUs));
+  fs::rename(drive, root_ / "removed");
+  const auto has_failed = [&] {
+    return files.IsLost(0, group.Id()) &&
+           files.StateOf(0, group.Id()) == GroupFiles::State::kFailed;
+  };
+  ASSERT_TRUE(Soon(has_failed));
+  const int tries = changed_count;
+  ASSERT_TRUE(Soon([&] { return changed_count > tries + 4; })) << "it is tried on and on";
+  EXPECT_FALSE(fs::exists(drive));
+  EXPECT_EQ(told_count, 2) << "that they were removed, and why they are not there again: once";
+  fs::create_directory(drive);
+  ASSERT_TRUE(Soon([&] { return !files.IsLost(0, group.Id()); }));
+  EXPECT_TRUE(fs::exists(drive / "d" / "groups" / (ToHex(group.Id()) + ".group")));
+  EXPECT_EQ(files.StateOf(0, group.Id()), GroupFiles::State::kKept);
 }
 
 TEST_F(GroupShelfTest, WhatCannotBeWrittenIsSaidAndTriedAgain) {

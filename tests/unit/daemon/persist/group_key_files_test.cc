@@ -127,6 +127,23 @@ TEST_F(GroupKeyFilesTest, AKeyIsMadeOnceAndFoundByTheNextDaemon) {
   EXPECT_EQ(about.st_size, static_cast<off_t>(kGroupKeyFileBytes));
 }
 
+// What lies on the drive under the key is as good as ever; a new one would lose it.
+TEST_F(GroupKeyFilesTest, AKeyWhoseFileSomebodyRemovedIsWrittenAgain) {
+  auto files = Open({5});
+  ASSERT_TRUE(files->Ensure(kGroup).ok());
+  const std::vector<std::byte> mark = Mark(files->Find(kGroup));
+  EXPECT_TRUE(files->IsThere(kGroup));
+  EXPECT_TRUE(files->IsThere(kOther)) << "there is no key to be without";
+  std::filesystem::remove_all(directory_ + "/keys");
+  EXPECT_FALSE(files->IsThere(kGroup));
+  ASSERT_TRUE(files->Ensure(kGroup).ok());
+  EXPECT_TRUE(files->IsThere(kGroup));
+  EXPECT_EQ(Mark(Open({5})->Find(kGroup)), mark);
+  files->Destroy(kGroup);
+  std::filesystem::remove_all(directory_ + "/keys");
+  EXPECT_TRUE(files->IsThere(kGroup)) << "nor one that was destroyed";
+}
+
 TEST_F(GroupKeyFilesTest, AKeyUnderAnotherRingIsLockedAndStaysAsItIs) {
   ASSERT_TRUE(Open({5})->Ensure(kGroup).ok());
   const std::string before = Content(kGroup);

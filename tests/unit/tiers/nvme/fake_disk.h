@@ -29,6 +29,7 @@ class FakeDisk final : public Disk {
   std::set<uint64_t> bad_offsets;  // what a read covers of them, in any file, fails
 
   uint64_t free_bytes = 0;  // of its file system
+  uint64_t removed_count = 0;
 
   // Answers the oldest.
   void Answer(Status status = Status::Ok()) { AnswerAt(0, status); }
@@ -81,7 +82,9 @@ class FakeDisk final : public Disk {
     return Status::Ok();
   }
   uint32_t queue_max() const override { return queue_max_; }
-  DiskStats stats() const override { return {.filesystem_free_bytes = free_bytes}; }
+  DiskStats stats() const override {
+    return {.filesystem_free_bytes = free_bytes, .files_removed = removed_count};
+  }
   std::string description() const override { return "fake"; }
   std::string directory() const override { return "/fake"; }
 

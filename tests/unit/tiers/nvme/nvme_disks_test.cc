@@ -115,6 +115,40 @@ TEST_F(NvmeDisksTest, ADiskThatIsOffSaysWhatFailedHowOftenAndWithWhat) {
   EXPECT_TRUE(disks_->Troubles().empty());
 }
 
+// A probe makes none, and says that all is well.
+TEST_F(NvmeDisksTest, ADiskThatMakesNoFilesIsToldUntilItHasMadeOne) {
+  const auto make = [&](Status status) {
+    ASSERT_TRUE(Submit(NvmeRequestKind::kSlabStep, 1, 0, {.op = DiskOp::kCreate}).ok());
+    far_.Answer(status);
+  };
+  for (int failure = 0; failure < 2; ++failure) {
+    EXPECT_TRUE(disks_->Troubles().empty());
+    make(Status(StatusCode::kIo, "no directory", ENOENT));
+  }
+  EXPECT_FALSE(disks_->is_on(1));
+  disks_->OnProbe(1, Status::Ok());
+  EXPECT_TRUE(disks_->is_on(1));
+  ASSERT_EQ(disks_->Troubles().size(), 1u);
+  EXPECT_TRUE(disks_->Troubles()[0].is_off);
+  EXPECT_TRUE(disks_->Troubles()[0].makes_no_files);
+  EXPECT_EQ(disks_->Troubles()[0].error, ENOENT);
+  EXPECT_EQ(disks_->Troubles()[0].failures_in_row, 2u);
+  make(Status::Ok());
+  EXPECT_TRUE(disks_->Troubles().empty());
+}
+
+TEST_F(NvmeDisksTest, ADiskOfWhichFilesWereRemovedIsLookedAtOnceForEach) {
+  EXPECT_FALSE(disks_->TakeRemovals(0));
+  near_.removed_count = 2;
+  EXPECT_FALSE(disks_->TakeRemovals(1));
+  EXPECT_TRUE(disks_->TakeRemovals(0));
+  EXPECT_FALSE(disks_->TakeRemovals(0));
+  near_.removed_count = 1;  // one of them has gone for good
+  EXPECT_FALSE(disks_->TakeRemovals(0));
+  near_.removed_count = 2;
+  EXPECT_TRUE(disks_->TakeRemovals(0));
+}
+
 TEST_F(NvmeDisksTest, ADiskThatIsNotWhereItLayIsTold) {
   disks_.reset();
   NvmeDisks disks({.disks = {&near_, &far_},

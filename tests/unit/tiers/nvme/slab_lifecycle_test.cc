@@ -218,6 +218,20 @@ TEST_F(SlabLifecycleTest, ASlabWhoseFileIsGoneIsGivenUpAndGoesWithItsLastOwner) 
   EXPECT_EQ(open_erasures(), 0u) << "nobody finds what was in it";
 }
 
+// What is called persisted there is not any more, and the others are looked at.
+TEST_F(SlabLifecycleTest, OwnersOfASlabWhoseFileIsGoneLeaveAndTheDisksOthersAreSynced) {
+  NvmeSlab& slab = AddOpen(kLarge);
+  NvmeSlab& other = AddOpen(kLarge);
+  StoreBlock(slab, 7);
+  near_.Answer();
+  EXPECT_FALSE(other.unsynced.is_sync_due());
+  lifecycle_.GiveUp(slab);
+  EXPECT_TRUE(other.unsynced.is_sync_due());
+  std::vector<uint32_t> owners;
+  EXPECT_FALSE(lifecycle_.AppendLeaving(&owners));
+  EXPECT_EQ(owners, std::vector<uint32_t>{7});
+}
+
 TEST_F(SlabLifecycleTest, AReshapedSlabWhoseFileIsGoneGoes) {
   FillCapacity(kLarge);
   ASSERT_TRUE(lifecycle_.MakeRoom(Class(kSmall)));

@@ -159,6 +159,14 @@ TEST_F(SlabSyncsTest, OfAFileThatIsGoneNobodyFindsAnythingAgain) {
   EXPECT_EQ(slab_.slots[kept].state, SlabSlotState::kLost);
 }
 
+TEST_F(SlabSyncsTest, SlabsThatNothingIsWrittenToAreSyncedOnceFilesOfTheirDiskAreGone) {
+  near_.removed_count = 1;
+  Sync();
+  ASSERT_EQ(near_.ops(), Ops{DiskOp::kSync});
+  near_.Answer(kFileIsGone);
+  EXPECT_TRUE(slab_.is_gone);
+}
+
 TEST_F(SlabSyncsTest, WhatTheLastDaemonErasedEndsWithTheFirstWholeSync) {
   erasures_.BeginInherited(slab_);
   slab_.unsynced.Require();
