@@ -39,6 +39,14 @@ struct BlockRecord : BlockDescription {
       kOwnerNone;  // the caller's name for the block, echoed by OnPersisted; not stored
   std::span<const Checksum> part_checksums;  // valid during the call only
   std::span<const uint64_t> part_bytes;      // likewise; of the payloads; not stored
+  bool is_moved = false;  // of what the tier has elsewhere: see Tier::StateOfMoved; not stored
+};
+
+// Of an extent to which a block was written with is_moved.
+enum class MovedState : uint8_t {
+  kComing,
+  kDurable,  // bytes and record outlive even a loss of power: the other extent may be freed
+  kLost,     // they may not have reached the drive: to be freed
 };
 
 struct TierStats {
@@ -153,6 +161,17 @@ class Tier {
   // Room that goes back to other domains: appends some owners that still have places in it. True:
   // there may be others, to be asked for at once; false: from the beginning, after the next Tick.
   virtual bool AppendOwnersToGive(std::vector<uint32_t>* /*owners*/) { return false; }
+
+  // Room that goes because the tier is to be smaller: as AppendOwnersToGive, of owners who keep
+  // what they have there in another place: copied there, and then freed here.
+  virtual bool AppendOwnersToMove(std::vector<uint32_t>* /*owners*/) { return false; }
+  virtual bool IsToMove(const Extent& /*extent*/) const { return false; }
+  // A write with BlockRecord::is_moved is recorded once its bytes outlive a loss of power, so that
+  // a successor believes one of the two copies, and never one that is not there. Nobody hears
+  // OnPersisted of it; this says how far it is.
+  virtual MovedState StateOfMoved(const Extent& /*extent*/) const { return MovedState::kDurable; }
+  // What is to be moved cannot be: it is given.
+  virtual void GiveUpMoving() {}
 
   // Now and then, at least once a second.
   virtual void Tick() {}

@@ -146,6 +146,21 @@ Status Evictor::TakeExtentsHeld(BlockId id, uint32_t tier) {
   return status;
 }
 
+Result<Extent> Evictor::TakeExtentToMove(BlockId id, uint32_t tier, const LocalMember& local) {
+  for (uint32_t tries = 0; tries < kEvictionsPerMoveMax; ++tries) {
+    Result<Extent> extent =
+        d_.lower[tier].tier->Allocate(d_.domain_index, local.slot_bytes, local.part_count);
+    if (extent.code() != StatusCode::kNoSpace) return extent;
+    BlockId victim = d_.lower[tier].policy->Victim();
+    if (victim != kBlockNone && !HasShape(victim, local)) victim = VictimOfShape(tier, local);
+    if (victim == kBlockNone) return extent.status();
+    if (victim == id) return Status(StatusCode::kNotFound, "the block is what is least wanted");
+    d_.admission->OnDropBelow(d_.NowUs() - d_.index.touched_us(victim));
+    residency_.lifecycle.DropLower(victim, tier, DropReason::kNotWanted);
+  }
+  return Status(StatusCode::kBusy, "more has to go before there is room");
+}
+
 BlockId Evictor::VictimOfShape(uint32_t tier, const LocalMember& local) {
   EvictionPolicy& policy = *d_.lower[tier].policy;
   std::vector<BlockId> passed;

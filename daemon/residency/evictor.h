@@ -32,6 +32,7 @@ class Evictor {
   static constexpr uint32_t kEvictionsAtOnceMax = 64;
   static constexpr uint32_t kForeignEvictionsMax = 4;  // below, for one block
   static constexpr uint32_t kCandidatesPassedMax = 64;
+  static constexpr uint32_t kEvictionsPerMoveMax = 8;
   static constexpr uint32_t kCompactionBlocksMax = 256;
   static constexpr uint64_t kThinShareDivisor = 2;
   static constexpr uint32_t kTrimBlocksMax = 64;    // trimmed at once
@@ -47,6 +48,9 @@ class Evictor {
   void Expect(uint32_t block_count) { expected_count_ = block_count; }
   Status TakeSlots(BlockId id, uint64_t member_mask, const FillFrom& from = {});
   Status TakeExtents(BlockId id, uint32_t tier);
+  // A place for bytes of the block that lie elsewhere in the tier and cannot stay there: the least
+  // wanted makes room. kNotFound: that is the block itself. kBusy: room is being made.
+  Result<Extent> TakeExtentToMove(BlockId id, uint32_t tier, const LocalMember& local);
 
   // Drops every copy of a block, as an operator asks. False if it is held, pinned or has a child.
   bool Evict(BlockId id);

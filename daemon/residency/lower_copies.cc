@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "terrace/check.h"
 
@@ -116,6 +117,14 @@ void LowerCopies::GiveUpRestore(BlockId id, uint32_t tier) {
 }
 
 // ---- leaving ----
+
+void LowerCopies::Move(BlockId id, uint32_t tier, uint32_t local_index, const Extent& to) {
+  const Block& b = d_.block(id);
+  TERRACE_CHECK(b.lower[tier].state == CopyState::kReady && !d_.IsReadInPlace(id, tier),
+                "I2: a copy that is used stays where it is");
+  Extent& place = d_.group_of(b).extents().at(b.lower[tier].row)[local_index];
+  d_.lower[tier].tier->Free(std::exchange(place, to));
+}
 
 void LowerCopies::Free(BlockId id, uint32_t tier, DropReason reason) {
   LowerPart& part = PartOf(id);

@@ -43,6 +43,11 @@ class LowerCopies {
   // Frees what has come.
   void GiveUpRestore(BlockId id, uint32_t tier);
 
+  // A local member's bytes are in `to`, too: they are read there from now on, and the extent where
+  // they were is freed. REQUIRES: a copy that is Ready, and that nobody transfers or reads in
+  // place.
+  void Move(BlockId id, uint32_t tier, uint32_t local_index, const Extent& to);
+
   // REQUIRES: there is a copy, and nobody transfers it or reads it in place.
   void Free(BlockId id, uint32_t tier, DropReason reason);
   // What nobody can find has no business below, whoever still reads its slots; but who reads it on

@@ -35,6 +35,7 @@ void Store::StopScrub() {
   for (const auto& rooms : rooms_->domains) {
     rooms->scrubber.Stop();
     rooms->checker.Stop();
+    rooms->relocations.Stop();
   }
 }
 

@@ -47,6 +47,8 @@ void StoreEvents::OnChecksumsDone(OffloadId id, std::span<const Checksum> roots)
     rooms.scrubber.OnChecksumsDone(roots);
   } else if (number == Scrubber::kCheckNumberBit) {
     rooms.checker.OnChecksumsDone(roots);
+  } else if (Relocations::IsNumber(number)) {
+    rooms.relocations.OnChecksumsDone(number, roots);
   } else {
     rooms.verifier.OnChecksumsDone(number, roots);
   }
@@ -84,6 +86,8 @@ void StoreEvents::OnTransferDone(TransferId transfer_id, Status status) {
     rooms.scrubber.OnTransferDone(status);
   } else if (number == Scrubber::kCheckNumberBit) {
     rooms.checker.OnTransferDone(status);
+  } else if (Relocations::IsNumber(number)) {
+    rooms.relocations.OnTransferDone(number, status);
   } else {
     rooms.mover.OnTransferDone(number, status);
   }
@@ -107,6 +111,7 @@ void StoreEvents::OnRecordInDoubt(uint32_t domain_index, uint32_t owner) {
 void StoreEvents::OnRoom(uint32_t domain_index) {
   TERRACE_CHECK(domain_index < store_.domains.size(), "a tier names its domain");
   DomainRooms& rooms = *store_.domains[domain_index];
+  rooms.relocations.OnRoom();
   rooms.mover.OnRoom();
   store_.Settle(rooms);
 }
@@ -146,6 +151,7 @@ void StoreEvents::OnTimer() {
     rooms->waiters.Step();
     rooms->verifier.Step();
     rooms->mover.Step();
+    rooms->relocations.Step();
     rooms->adoption.Step();
     rooms->deferred_hits.Step();
     store_.Settle(*rooms);
@@ -198,6 +204,7 @@ void StoreEvents::Tick(DomainRooms& rooms, uint64_t now_us) {
   rooms.mover.Tick();
   rooms.scrubber.Tick();
   rooms.checker.Tick();
+  rooms.relocations.Tick();
   DropForgotten(rooms.domain);
   for (LowerTier& lower : rooms.domain.lower) {
     lower.written.Note(lower.tier->stats().written_bytes, now_us);

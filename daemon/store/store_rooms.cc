@@ -25,6 +25,7 @@ DomainRooms::DomainRooms(uint32_t domain_index, const DomainOptions& options,
       mover(domain, residency, evictor, verifier),
       scrubber(domain, residency, mover, Scrubber::kNumberBit),
       checker(domain, residency, mover, Scrubber::kCheckNumberBit),
+      relocations(domain, residency, evictor),
       adoption(domain, residency, mover),
       shared_writer(domain, residency, verifier),
       shared_reader(domain, residency, evictor, verifier, mover),
@@ -146,7 +147,8 @@ void StoreRooms::Settle(DomainRooms& rooms) {
     rooms.named_pins.Step();
     if (rooms.named_pins.has_work()) RetryBy(clock.NowUs());
   }
-  if (rooms.mover.has_work() || rooms.verifier.has_work() || rooms.kv_events.has_work()) {
+  if (rooms.mover.has_work() || rooms.verifier.has_work() || rooms.kv_events.has_work() ||
+      rooms.relocations.has_work()) {
     RetryBy(clock.NowUs() + kRetryUs);
   }
 }

@@ -26,6 +26,7 @@
 #include "daemon/store/deferred_hits.h"
 #include "daemon/store/operation.h"
 #include "daemon/transfer/mover.h"
+#include "daemon/transfer/relocations.h"
 #include "daemon/transfer/scrubber.h"
 #include "daemon/transfer/shared_reader.h"
 #include "daemon/transfer/shared_writer.h"
@@ -52,6 +53,7 @@ struct DomainRooms final : SharedTierListener {
   Mover mover;
   Scrubber scrubber;
   Scrubber checker;  // of what a person asks for
+  Relocations relocations;
   Adoption adoption;
   SharedWriter shared_writer;
   SharedReader shared_reader;

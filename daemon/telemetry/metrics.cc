@@ -111,6 +111,7 @@ json DomainDocument(const DomainStats& domain) {
       {"commits_gone", domain.commits_gone},
       {"leases_revoked", domain.leases_revoked},
       {"checksums_verified", domain.checksums_verified},
+      {"blocks_relocated", domain.blocks_relocated},
       {"scrub_members", domain.scrub_members},
       {"scrub_bytes", domain.scrub_bytes},
       {"scrub_passes", domain.scrub_passes},

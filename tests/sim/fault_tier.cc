@@ -232,6 +232,13 @@ bool FaultTier::AppendOwnersToGive(std::vector<uint32_t>* owners) {
   return has_more;
 }
 
+bool FaultTier::AppendOwnersToMove(std::vector<uint32_t>* owners) {
+  std::vector<uint32_t> names;
+  const bool has_more = tier_.AppendOwnersToMove(&names);
+  AppendOwnersOf(names, owners);
+  return has_more;
+}
+
 void FaultTier::AppendOwnersOf(const std::vector<uint32_t>& names,
                                std::vector<uint32_t>* owners) const {
   for (const uint32_t name : names) {

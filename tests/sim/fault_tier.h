@@ -75,6 +75,12 @@ class FaultTier : public Tier, public TierListener {
   bool is_persistent() const override { return tier_.is_persistent(); }
   ErasureProgress erasures() const override;
   bool AppendOwnersToGive(std::vector<uint32_t>* owners) override;
+  bool AppendOwnersToMove(std::vector<uint32_t>* owners) override;
+  bool IsToMove(const Extent& extent) const override { return tier_.IsToMove(extent); }
+  MovedState StateOfMoved(const Extent& extent) const override {
+    return tier_.StateOfMoved(extent);
+  }
+  void GiveUpMoving() override { tier_.GiveUpMoving(); }
   void AppendOwnersToDrop(uint64_t length_bytes, uint32_t part_count,
                           std::vector<uint32_t>* owners) override;
   void Tick() override { tier_.Tick(); }

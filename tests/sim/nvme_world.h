@@ -46,6 +46,7 @@ class NvmeWorld final : public TierListener {
     uint64_t lost_age_us_max = 0;  // since the oldest of them was persisted
     uint64_t shrinks = 0;          // of the capacity, below what the files took
     uint64_t cuts = 0;             // daemons that began with more than they may have
+    uint64_t moved = 0;            // blocks that are in another slab now
   };
 
   explicit NvmeWorld(const Options& options);
@@ -98,6 +99,10 @@ class NvmeWorld final : public TierListener {
     bool is_amending = false;   // since it was last persisted or settled
     bool is_durable = false;    // a sync covers it
     std::vector<Checksum> checksums;
+    // Copied there, if of any length: on its way, or done and not yet called durable.
+    Extent move_to;
+    bool is_copied = false;
+    uint8_t moved_priority = 0;  // as the copy's record says
   };
   struct FreeMemory {
     void operator()(std::byte* bytes) const { std::free(bytes); }
@@ -109,6 +114,7 @@ class NvmeWorld final : public TierListener {
   struct Transfer {
     uint64_t key = 0;
     bool is_read = false;
+    bool is_move = false;  // a read of what is to be written elsewhere, or that write
     Buffer buffer;
   };
 
@@ -124,6 +130,11 @@ class NvmeWorld final : public TierListener {
   void ShareOut();
   void GiveBack();
   void GiveAll();
+  void MoveSome();
+  void BeginMove(Block& block);
+  void EndMoves();
+  void EndMove(Block& block, bool is_good);
+  void OnMoveDone(const Transfer& transfer, Status status);
   void StepResize();
   void CheckCapacity();
   void Store();

@@ -631,6 +631,7 @@ void World::AddCounters(Coverage* sum) const {
     sum->leases_revoked += stats.leases_revoked;
     sum->commits_gone += stats.commits_gone;
     sum->scrub_members += stats.scrub_members;
+    sum->relocated += stats.blocks_relocated;
     sum->blocks_adopted += stats.blocks_adopted;
     sum->blocks_refuted += stats.blocks_refuted;
     if (!stats.device) continue;

@@ -74,6 +74,7 @@ struct Coverage {
   uint64_t router_checks = 0;
   uint64_t slabs_given = 0;  // of drives: to the other domain, or for want of capacity
   uint64_t shrinks = 0;      // of drives that held more then than they may
+  uint64_t relocated = 0;    // blocks that were moved for that
 };
 
 class World final : public SimHost, public Transport {

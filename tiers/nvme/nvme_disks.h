@@ -31,6 +31,7 @@ struct NvmeRequest {
   TransferId transfer_id = 0;
   uint64_t length_bytes = 0;              // of a transfer; of a file to be made, set by Submit
   std::shared_ptr<PayloadCipher> cipher;  // of a transfer whose payload is encrypted
+  bool is_moved = false;                  // of a write: BlockRecord::is_moved
   // Set by Submit.
   DiskOp op = DiskOp::kRead;
   uint64_t behind_bytes = 0;  // of transfers in flight on the disk when it began, itself included

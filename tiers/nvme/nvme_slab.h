@@ -13,6 +13,7 @@
 #include "tiers/crypto/group_key.h"
 #include "tiers/disk/disk.h"
 #include "tiers/nvme/header_table.h"
+#include "tiers/nvme/moved_slots.h"
 #include "tiers/nvme/slab_slots.h"
 #include "tiers/nvme/unsynced_entries.h"
 
@@ -27,6 +28,12 @@ enum class SlabPhase : uint8_t {
   kDraining,  // takes no blocks; takes another shape when empty
   kRetiring,  // takes no blocks; its file goes when empty
   kRemoving,
+};
+
+// What becomes of the blocks in a slab that is retiring.
+enum class SlabWay : uint8_t {
+  kGiven,  // they leave
+  kMoved,  // they are copied to other slabs
 };
 
 struct NvmeSlab {
@@ -58,7 +65,8 @@ struct NvmeSlab {
   const uint32_t disk;
   const DiskFile file;
   SlabPhase phase = SlabPhase::kCreating;
-  bool is_gone = false;  // somebody removed its file: nobody will find it again
+  SlabWay way = SlabWay::kGiven;  // kRetiring
+  bool is_gone = false;           // somebody removed its file: nobody will find it again
   SlabGeometry geometry;
   SlabUuid uuid;
   SlabSlots slots;
@@ -74,6 +82,7 @@ struct NvmeSlab {
   }
 
   UnsyncedEntries unsynced;
+  MovedSlots moved_in;
   bool is_superblock_due = false;  // the last one may not have reached the drive
 
   // Sectors of the table that could not be read at start, in order: to be cleared.

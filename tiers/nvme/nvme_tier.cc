@@ -156,12 +156,17 @@ void NvmeTier::Parts::OnTransferDone(const NvmeRequest& request, Status status) 
     }
   } else if (status.ok()) {
     written_bytes += request.length_bytes;
-    slab.slots.SetState(request.slot, SlabSlotState::kUsed);
     if (request.cipher != nullptr && entries.is_held(slab, request.slot)) {
       slab.SetCipher(request.slot, *request.cipher);
       entries.Seal(slab, request.slot);
     }
-    entries.MarkDirty(slab, request.slot);
+    if (request.is_moved) {
+      slab.moved_in.Add(slab.slots, request.slot);
+      slab.unsynced.Require();
+    } else {
+      slab.slots.SetState(request.slot, SlabSlotState::kUsed);
+      entries.MarkDirty(slab, request.slot);
+    }
   } else {
     entries.Drop(slab, request.slot);
   }
@@ -327,7 +332,8 @@ Status NvmeTier::Write(TransferId transfer_id, const Extent& extent, const Block
                                           .slot = slot,
                                           .transfer_id = transfer_id,
                                           .length_bytes = from.size(),
-                                          .cipher = cipher},
+                                          .cipher = cipher,
+                                          .is_moved = record.is_moved},
                                          {.op = DiskOp::kWrite,
                                           .file = slab->file,
                                           .offset_bytes = slab->geometry.PayloadOffsetBytes(slot),
@@ -335,7 +341,11 @@ Status NvmeTier::Write(TransferId transfer_id, const Extent& extent, const Block
                                           .cipher = cipher}));
   slab->slots.BeginTransfer(slot);
   slab->slots.SetOwner(slot, record.owner);
-  p.entries.HoldNew(*slab, slot, extent, record);
+  if (record.is_moved) {
+    p.entries.Hold(*slab, slot, extent, record);
+  } else {
+    p.entries.HoldNew(*slab, slot, extent, record);
+  }
   return Status::Ok();
 }
 
@@ -383,8 +393,29 @@ void NvmeTier::AppendOwnersToDrop(uint64_t length_bytes, uint32_t part_count,
 }
 
 bool NvmeTier::AppendOwnersToGive(std::vector<uint32_t>* owners) {
-  return parts_->lifecycle.AppendLeaving(owners);
+  return parts_->lifecycle.AppendLeaving(SlabWay::kGiven, owners);
 }
+
+bool NvmeTier::AppendOwnersToMove(std::vector<uint32_t>* owners) {
+  return parts_->lifecycle.AppendLeaving(SlabWay::kMoved, owners);
+}
+
+bool NvmeTier::IsToMove(const Extent& extent) const {
+  const NvmeSlab* const slab = parts_->slabs.Find(extent);
+  return slab != nullptr && slab->phase == SlabPhase::kRetiring && slab->way == SlabWay::kMoved;
+}
+
+MovedState NvmeTier::StateOfMoved(const Extent& extent) const {
+  const NvmeSlab* const slab = parts_->slabs.Find(extent);
+  if (slab == nullptr || slab->is_gone) return MovedState::kLost;
+  const SlabSlot& slot = slab->slots[static_cast<uint32_t>(extent.position)];
+  if (slot.state == SlabSlotState::kLost) return MovedState::kLost;
+  constexpr uint8_t kNotDurable = kEntryWriting | kEntryUnsynced | kEntrySyncing | kEntryDoubted;
+  return slot.state == SlabSlotState::kUsed && !slot.has(kNotDurable) ? MovedState::kDurable
+                                                                      : MovedState::kComing;
+}
+
+void NvmeTier::GiveUpMoving() { parts_->lifecycle.GiveUpMoving(); }
 
 void NvmeTier::Tick() {
   Parts& p = *parts_;

@@ -93,6 +93,10 @@ class NvmeTier final : public Tier {
   void AppendOwnersToDrop(uint64_t length_bytes, uint32_t part_count,
                           std::vector<uint32_t>* owners) override;
   bool AppendOwnersToGive(std::vector<uint32_t>* owners) override;
+  bool AppendOwnersToMove(std::vector<uint32_t>* owners) override;
+  bool IsToMove(const Extent& extent) const override;
+  MovedState StateOfMoved(const Extent& extent) const override;
+  void GiveUpMoving() override;
   void Tick() override;
   TierStats stats() const override;
   std::vector<DriveTrouble> troubles() const override;

@@ -139,7 +139,10 @@ void SlabLifecycle::GiveBack() {
   NvmeSlab* const slab = NextToGive();
   if (slab == nullptr) return shares_.Excuse(options_.domain_index, now_us());
   classes_.Close(*slab);
+  // Who waits for it would wait for the moving, too.
+  const bool is_for_good = shares_.stats(options_.domain_index, now_us()).above_bytes > 0;
   slab->phase = SlabPhase::kRetiring;
+  slab->way = is_for_good ? SlabWay::kMoved : SlabWay::kGiven;
   (void)CountLeaving();
   LookAfter(*slab);
 }
@@ -183,27 +186,42 @@ uint64_t SlabLifecycle::CountLeaving() {
   return leaving_bytes;
 }
 
-const NvmeSlab* SlabLifecycle::Leaving() const {
+const NvmeSlab* SlabLifecycle::Leaving(SlabWay way, uint32_t first_index) const {
   for (const auto& slab : slabs_.all()) {
-    const bool is_leaving =
-        slab != nullptr && slab->phase == SlabPhase::kRetiring && slab->slots.owned_count() > 0;
+    const bool is_leaving = slab != nullptr && slab->index >= first_index &&
+                            slab->phase == SlabPhase::kRetiring && slab->way == way &&
+                            slab->slots.owned_count() > 0;
     if (is_leaving) return slab.get();
   }
   return nullptr;
 }
 
-bool SlabLifecycle::AppendLeaving(std::vector<uint32_t>* owners) {
-  const NvmeSlab* const slab = Leaving();
-  if (slab == nullptr) return false;
-  if (slab->index != std::exchange(leaving_slab_, slab->index)) leaving_slot_ = 0;
-  const uint32_t end = std::min(leaving_slot_ + kLeavingSlotsMax, slab->slots.count());
-  for (; leaving_slot_ < end; ++leaving_slot_) {
-    const uint32_t owner = slab->slots[leaving_slot_].owner;
+// What is given goes slab by slab. What is moved leaves all of them at once: much of one may have
+// been copied already, and wait for its sync.
+bool SlabLifecycle::AppendLeaving(SlabWay way, std::vector<uint32_t>* owners) {
+  Place& at = leaving_[static_cast<size_t>(way)];
+  const NvmeSlab* const slab = Leaving(way, way == SlabWay::kMoved ? at.slab : 0);
+  if (slab == nullptr) {
+    at = {};
+    return false;
+  }
+  if (slab->index != std::exchange(at.slab, slab->index)) at.slot = 0;
+  const uint32_t end = std::min(at.slot + kLeavingSlotsMax, slab->slots.count());
+  for (; at.slot < end; ++at.slot) {
+    const uint32_t owner = slab->slots[at.slot].owner;
     if (owner != kOwnerNone) owners->push_back(owner);
   }
   if (end < slab->slots.count()) return true;
-  leaving_slot_ = 0;
+  at = {.slab = slab->index + 1};
+  if (way == SlabWay::kMoved && Leaving(way, at.slab) != nullptr) return true;
+  at = {};
   return false;
+}
+
+void SlabLifecycle::GiveUpMoving() {
+  for (const auto& slab : slabs_.all()) {
+    if (slab != nullptr) slab->way = SlabWay::kGiven;
+  }
 }
 
 // ---- what becomes of a slab ----
@@ -226,6 +244,7 @@ void SlabLifecycle::GiveUp(NvmeSlab& slab) {
   }
   if (slab.phase == SlabPhase::kActive) classes_.Close(slab);
   slab.phase = SlabPhase::kRetiring;
+  slab.way = SlabWay::kGiven;
   for (uint32_t slot = 0; slot < slab.slots.count(); ++slot) {
     if (slab.slots[slot].state != SlabSlotState::kUsed) continue;
     slab.slots.SetState(slot, SlabSlotState::kLost);

@@ -51,9 +51,11 @@ class SlabLifecycle {
   void GrowAhead(ShapeClass& shape_class);
   // The slab whose owners give room to the shape; null if single blocks should go instead.
   const NvmeSlab* DrainFor(const ShapeClass& shape_class);
-  // Owners that still hold a slab that goes, kLeavingSlotsMax slots a call. False: there was none,
-  // or its end was reached, and the next call begins at its beginning.
-  bool AppendLeaving(std::vector<uint32_t>* owners);
+  // Owners that still hold a slab that goes this way, kLeavingSlotsMax slots a call. False: there
+  // was none, or the end was reached, and the next call begins at the beginning.
+  bool AppendLeaving(SlabWay way, std::vector<uint32_t>* owners);
+  // What slabs that go still hold is given, not moved.
+  void GiveUpMoving();
 
   // The slot is nobody's and its entry says so: → kFree.
   void FreeSlot(NvmeSlab& slab, uint32_t slot);
@@ -74,8 +76,9 @@ class SlabLifecycle {
   void GiveBack();
   NvmeSlab* NextToGive() const;
   uint64_t CountLeaving();
-  // A slab that goes, and whose owners still hold it; null: there is none.
-  const NvmeSlab* Leaving() const;
+  // A slab that goes this way, and whose owners still hold it, the first from an index on; null:
+  // there is none.
+  const NvmeSlab* Leaving(SlabWay way, uint32_t first_index) const;
   void StartReshape(NvmeSlab& slab);
   DiskRequest NextStep(NvmeSlab& slab);
   void SealSuperblock(NvmeSlab& slab, const SlabShape& shape, const SlabUuid& uuid);
@@ -94,8 +97,12 @@ class SlabLifecycle {
   TierReports& reports_;
   TierShares& shares_;
   AlignedBytes zeros_;
-  uint32_t leaving_slab_ = 0;  // where AppendLeaving goes on
-  uint32_t leaving_slot_ = 0;
+  // Where AppendLeaving goes on, by SlabWay.
+  struct Place {
+    uint32_t slab = 0;
+    uint32_t slot = 0;
+  };
+  Place leaving_[2];
 };
 
 }  // namespace terrace

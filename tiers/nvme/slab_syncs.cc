@@ -31,6 +31,7 @@ void SlabSyncs::BeginDue() {
     if (!status.ok()) continue;
     const bool is_whole = slab->slots.doubted_count() == 0 && !slab->wants_clearing();
     slab->unsynced.Begin(slab->slots, now_us, is_whole);
+    slab->moved_in.BeginSync();
   }
 }
 
@@ -43,10 +44,16 @@ void SlabSyncs::OnSyncDone(const NvmeRequest& request, Status status) {
   }
   if (status.code() == StatusCode::kBusy) {
     slab.unsynced.TakeBack(slab.slots);
+    slab.moved_in.TakeBack();
   } else if (!status.ok()) {
     LoseUnsynced(slab);
   } else {
     for (const uint32_t slot : slab.unsynced.covered()) erasures_.EndIfDurable(slab, slot);
+    for (const uint32_t slot : slab.moved_in.TakeCovered(slab.slots)) {
+      if (slab.is_gone) continue;  // as StateOfMoved says
+      slab.slots.SetState(slot, SlabSlotState::kUsed);
+      entries_.MarkDirty(slab, slot);
+    }
     if (slab.unsynced.is_whole() || slab.is_gone) erasures_.EndInherited(slab);
   }
   slab.unsynced.ForgetCovered();
@@ -60,6 +67,12 @@ void SlabSyncs::LoseUnsynced(NvmeSlab& slab) {
       slab.slots.SetState(slot, SlabSlotState::kLost);
       entries_.Drop(slab, slot);
     }
+    entries_.MarkDirty(slab, slot);
+  }
+  for (const uint32_t slot : slab.moved_in.TakeAll(slab.slots)) {
+    slab.slots.SetState(slot, SlabSlotState::kUsed);
+    slab.slots.SetState(slot, SlabSlotState::kLost);
+    entries_.Drop(slab, slot);
     entries_.MarkDirty(slab, slot);
   }
   // An entry whose completion is still to come may have been among them.

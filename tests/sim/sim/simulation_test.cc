@@ -79,6 +79,7 @@ void Add(const Coverage& one, Coverage* sum) {
   sum->router_checks += one.router_checks;
   sum->slabs_given += one.slabs_given;
   sum->shrinks += one.shrinks;
+  sum->relocated += one.relocated;
 }
 
 WorldOptions Stepped(WorldOptions options) {
@@ -183,17 +184,19 @@ TEST_F(Simulation, DrivesComeDownToWhatTheyMayHoldWhateverEndsTheDaemon) {
   ASSERT_NO_FATAL_FAILURE(
       RunSeeds(OptionsOverDrivesThatAreResized, &sum, &count, kSeedsOfVariants));
   std::printf(
-      "%llu seeds: %llu daemons ended, %llu shrinks, %llu slabs given, %llu blocks restored, %llu "
-      "survivors and %llu erasures checked, %llu promotions\n",
+      "%llu seeds: %llu daemons ended, %llu shrinks, %llu slabs given, %llu blocks moved, %llu "
+      "restored, %llu survivors and %llu erasures checked, %llu promotions\n",
       static_cast<unsigned long long>(count), static_cast<unsigned long long>(sum.restarts),
       static_cast<unsigned long long>(sum.shrinks),
       static_cast<unsigned long long>(sum.slabs_given),
+      static_cast<unsigned long long>(sum.relocated),
       static_cast<unsigned long long>(sum.blocks_restored),
       static_cast<unsigned long long>(sum.survivors_checked),
       static_cast<unsigned long long>(sum.erased_checked),
       static_cast<unsigned long long>(sum.promotions));
   if (count < 20) return;
   EXPECT_GT(sum.shrinks, count / 4);
+  EXPECT_GT(sum.relocated, count / 4);
   EXPECT_GT(sum.slabs_given, count);
   EXPECT_GT(sum.blocks_restored, count);
   EXPECT_GT(sum.survivors_checked, count);

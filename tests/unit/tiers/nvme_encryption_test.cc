@@ -105,6 +105,26 @@ TEST_F(NvmeEncryptionTest, EachWriteHasASaltOfItsOwn) {
   EXPECT_EQ(salts.size(), 40u);
 }
 
+TEST_F(NvmeEncryptionTest, ACopyIsEncryptedAnewAndASuccessorReadsIt) {
+  const Extent from = Store(8);
+  const Extent to = Allocate();
+  BlockRecord record = RecordOf(8);
+  record.is_moved = true;
+  ASSERT_TRUE(tier().Write(++transfer_, to, record, Bytes(kLength, 8)).ok());
+  rig_->Settle();
+  ASSERT_EQ(tier().StateOfMoved(to), MovedState::kDurable);
+  const SlabEntry before = EntryAt(from.shard, static_cast<uint32_t>(from.position));
+  const SlabEntry after = EntryAt(to.shard, static_cast<uint32_t>(to.position));
+  ASSERT_TRUE(before.seal && after.seal);
+  EXPECT_NE(before.seal->salt, after.seal->salt);
+  tier().Free(from);
+  rig_->Settle();
+  EXPECT_FALSE(IsOnDrive(8));
+  Restart();
+  ASSERT_TRUE(found_.contains(8));
+  ExpectLoads(found_[8].extent, 8);
+}
+
 TEST_F(NvmeEncryptionTest, BytesThatWereChangedOnTheDriveAreCorruptAndWiped) {
   const Extent extent = Store(6);
   const auto geometry = SlabGeometry::Of({kLength, 1}, kSlabBytes).value();

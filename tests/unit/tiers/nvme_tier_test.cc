@@ -7,6 +7,54 @@ namespace {
 
 using Persisted = std::vector<std::tuple<uint32_t, CommitId, uint32_t>>;
 
+// ---- copies of what is here already ----
+
+TEST_F(NvmeTierTest, ACopyIsFoundByASuccessorOnceItIsDurableAndToldToNobody) {
+  const Extent from = Store(1);
+  for (const bool is_durable : {false, true}) {
+    persisted_.clear();
+    const Extent to = Allocate();
+    BlockRecord record = RecordOf(1);
+    record.is_moved = true;
+    ASSERT_TRUE(tier().Write(++transfer_, to, record, Bytes(kLength, 1)).ok());
+    rig_->Drain();
+    EXPECT_TRUE(done_[transfer_].ok());
+    EXPECT_EQ(tier().StateOfMoved(to), MovedState::kComing);
+    if (is_durable) {
+      rig_->Advance(options_.tier.sync_interval_us);
+      tier().Tick();
+      rig_->Drain();
+      std::vector<std::byte> entry;
+      const auto slot = static_cast<uint32_t>(to.position);
+      ASSERT_TRUE(tier().ReadEntryNow(to.shard, slot, &entry).ok());
+      EXPECT_EQ(entry[14], std::byte{1}) << "used";
+      EXPECT_EQ(tier().StateOfMoved(to), MovedState::kComing) << "no sync has covered its entry";
+      rig_->Settle();
+      EXPECT_EQ(tier().StateOfMoved(to), MovedState::kDurable);
+      ExpectLoads(to, 1);
+    }
+    EXPECT_TRUE(persisted_.empty());
+    Restart();
+    ASSERT_TRUE(found_.contains(1));
+    EXPECT_EQ(found_[1].extent.position, is_durable ? to.position : from.position);
+    ExpectLoads(found_[1].extent, 1);
+  }
+}
+
+TEST_F(NvmeTierTest, ACopyThatIsFreedBeforeItIsDurableLeavesNothing) {
+  Store(1);
+  const Extent to = Allocate();
+  BlockRecord record = RecordOf(1);
+  record.is_moved = true;
+  ASSERT_TRUE(tier().Write(++transfer_, to, record, Bytes(kLength, 1)).ok());
+  rig_->Drain();
+  tier().Free(to);
+  EXPECT_EQ(tier().StateOfMoved(to), MovedState::kLost);
+  rig_->Settle();
+  EXPECT_EQ(tier().stats().used_bytes, kLength);
+  EXPECT_FALSE(tier().has_erasures_pending());
+}
+
 // ---- room ----
 
 TEST_F(NvmeTierTest, RoomIsMadeInTheBackgroundAndAnnounced) {

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <fstream>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -28,6 +29,7 @@ using ::testing::HasSubstr;
 constexpr uint64_t kSlabBytes = 4 * kMiB;
 constexpr uint64_t kWholeBytes = 16 * kSlabBytes;
 constexpr uint64_t kHalfBytes = 8 * kSlabBytes;
+constexpr uint64_t kSlabBlocks = 38;  // of a Tenant's, of two parts of 52 KiB
 
 class CliCapacity : public CliTest {
  protected:
@@ -133,6 +135,62 @@ TEST_F(CliCapacity, SmokeGoesDownByHalfUnderLoadAndUpAgain) {
   EXPECT_THAT(refused.err, AllOf(HasSubstr("nvme.capacity_bytes is 4MiB"),
                                  HasSubstr("a path needs one slab at least"),
                                  HasSubstr("raise capacity_bytes to 8MiB")));
+}
+
+// Slots that were used again lie in any slab, and prompts with them over all: what goes is what was
+// used longest ago, wherever it lies, and what stays is moved.
+TEST_F(CliCapacity, SmokeTheHalfThatWasUsedLastStays) {
+  WriteConfig(kWholeBytes);
+  Start();
+  Tenant tenant(socket_path());
+  Fill(tenant, kWholeBytes);
+  std::mt19937_64 random(7);
+  for (int i = 0; i < 120; ++i) {  // several times what the tier holds, and prompts used again
+    tenant.Store(prompt_);
+    ASSERT_TRUE(tenant.WaitPersisted(prompt_));
+    ++prompt_;
+    (void)tenant.Load(prompt_ - 1 - random() % std::min<uint64_t>(prompt_ - 1, 40));
+  }
+  const auto load = [&](std::vector<uint64_t>* by_prompt) {
+    uint64_t sum = 0;
+    EXPECT_EQ(Terrace({"evict", "--tier", "dram", "--all", "--yes"}).exit_code, 0);
+    for (uint64_t prompt = 1; prompt < prompt_; ++prompt) {
+      by_prompt->push_back(tenant.Load(prompt));
+      sum += by_prompt->back();
+    }
+    return sum;
+  };
+  std::vector<uint64_t> before, after;
+  const uint64_t before_count = load(&before);  // the last ones are those used last, from here on
+  Resize(kHalfBytes);
+  uint64_t check_count = 0;
+  const auto is_down = [&] {  // nothing is amiss meanwhile: copies are where they are or will be
+    const Outcome checked = Terrace({"fsck", "--online"});
+    EXPECT_EQ(checked.exit_code, 0) << checked.out << checked.err;
+    ++check_count;
+    return SlabBytes() <= kHalfBytes && !IsAbove();
+  };
+  ASSERT_TRUE(Eventually(is_down)) << Terrace({"quota"}).out;
+  EXPECT_GT(check_count, 1u);
+  const uint64_t after_count = load(&after);
+  const uint64_t fits_count = kHalfBytes / kSlabBytes * kSlabBlocks;
+  uint64_t hot_count = 0, hot_kept_count = 0;
+  for (size_t i = before.size(); i-- > 0 && hot_count < fits_count * 8 / 10;) {
+    hot_count += before[i];
+    hot_kept_count += std::min(before[i], after[i]);
+  }
+  const json domain = TerraceJson({"status"})["domain"];
+  std::printf(
+      "%llu blocks before, %llu after; %llu fit; of the %llu used last %llu; moved %llu\n",
+      static_cast<unsigned long long>(before_count), static_cast<unsigned long long>(after_count),
+      static_cast<unsigned long long>(fits_count), static_cast<unsigned long long>(hot_count),
+      static_cast<unsigned long long>(hot_kept_count),
+      static_cast<unsigned long long>(domain["blocks_relocated"]));
+  EXPECT_GE(after_count * 10, std::min(before_count, fits_count) * 9);
+  EXPECT_GE(hot_kept_count * 10, hot_count * 9) << "what was used last stays";
+  EXPECT_EQ(tenant.wrong_count(), 0u);
+  const Outcome checked = Terrace({"fsck", "--online", "--verify"});
+  EXPECT_EQ(checked.exit_code, 0) << checked.out << checked.err;
 }
 
 // Each round is killed a little later: before the first slab is empty, among them, behind the last.

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,6 +28,7 @@ class ScriptedTier final : public Tier {
     uint64_t offset_bytes = 0;
     uint64_t length_bytes = 0;
     bool is_write = false;
+    bool is_moved = false;
     BlockKey key;  // of a write
   };
 
@@ -56,6 +58,7 @@ class ScriptedTier final : public Tier {
                   .extent = extent,
                   .length_bytes = from.size(),
                   .is_write = true,
+                  .is_moved = record.is_moved,
                   .key = record.key});
   }
   void Amend(const Extent&, const BlockRecord& record) override { amended.push_back(record); }
@@ -68,6 +71,15 @@ class ScriptedTier final : public Tier {
     owners->insert(owners->end(), owners_to_give.begin(), owners_to_give.end());
     return false;
   }
+  bool AppendOwnersToMove(std::vector<uint32_t>* owners) override {
+    owners->insert(owners->end(), owners_to_move.begin(), owners_to_move.end());
+    return false;
+  }
+  bool IsToMove(const Extent& extent) const override {
+    return positions_to_move.contains(extent.position);
+  }
+  MovedState StateOfMoved(const Extent&) const override { return moved_state; }
+  void GiveUpMoving() override { has_given_up_moving = true; }
   TierStats stats() const override { return {.is_healthy = is_healthy}; }
 
   // The oldest transfer under way, which is over for the tier.
@@ -88,6 +100,10 @@ class ScriptedTier final : public Tier {
   std::vector<uint64_t> quarantined;
   std::vector<uint32_t> owners_to_drop;
   std::vector<uint32_t> owners_to_give;
+  std::vector<uint32_t> owners_to_move;
+  std::set<uint64_t> positions_to_move;
+  MovedState moved_state = MovedState::kComing;
+  bool has_given_up_moving = false;
 
  private:
   Status Begin(const Transfer& transfer) {

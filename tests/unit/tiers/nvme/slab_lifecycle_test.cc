@@ -19,7 +19,7 @@ class SlabLifecycleTest : public SlabPartsTest {
   }
   std::vector<uint32_t> Leaving() {
     std::vector<uint32_t> owners;
-    while (lifecycle_.AppendLeaving(&owners)) {
+    while (lifecycle_.AppendLeaving(SlabWay::kGiven, &owners)) {
     }
     return owners;
   }
@@ -228,7 +228,7 @@ TEST_F(SlabLifecycleTest, OwnersOfASlabWhoseFileIsGoneLeaveAndTheDisksOthersAreS
   lifecycle_.GiveUp(slab);
   EXPECT_TRUE(other.unsynced.is_sync_due());
   std::vector<uint32_t> owners;
-  EXPECT_FALSE(lifecycle_.AppendLeaving(&owners));
+  EXPECT_FALSE(lifecycle_.AppendLeaving(SlabWay::kGiven, &owners));
   EXPECT_EQ(owners, std::vector<uint32_t>{7});
 }
 
@@ -348,6 +348,40 @@ TEST_F(SlabLifecycleTest, ASlabGoesBackToWhoAsksWithinItsGuarantee) {
   EXPECT_EQ(shares_.stats(0, now_us_).leaving_bytes, 0u);
 }
 
+// Nobody waits for that room: what lies there is kept elsewhere.
+TEST_F(SlabLifecycleTest, WhatGoesForGoodIsMovedUntilThatIsGivenUp) {
+  AddOpen(kLarge, 0);
+  NvmeSlab& young = AddOpen(kLarge, 1);
+  StoreBlock(slabs_[0], 6);
+  StoreBlock(young, 7);
+  shares_.Set(kSlabBytes, {{kSlabBytes, kSlabBytes}, {0, kSlabBytes}});
+  lifecycle_.LookAfterAll();
+  ASSERT_EQ(young.phase, SlabPhase::kRetiring);
+  EXPECT_TRUE(Leaving().empty());
+  for (int pass = 0; pass < 2; ++pass) {
+    std::vector<uint32_t> owners;
+    EXPECT_FALSE(lifecycle_.AppendLeaving(SlabWay::kMoved, &owners));
+    EXPECT_EQ(owners, std::vector<uint32_t>{7});
+  }
+  lifecycle_.GiveUpMoving();
+  EXPECT_EQ(Leaving(), std::vector<uint32_t>{7});
+  std::vector<uint32_t> owners;
+  EXPECT_FALSE(lifecycle_.AppendLeaving(SlabWay::kMoved, &owners));
+  EXPECT_TRUE(owners.empty());
+}
+
+TEST_F(SlabLifecycleTest, OwnersOfAllSlabsThatAreMovedAreNamedInOnePass) {
+  for (uint32_t i = 0; i < 4; ++i) AddOpen(kLarge, i % 2);
+  for (uint32_t i = 0; i < 4; ++i) StoreBlock(*classes_.Pick(Class(kLarge)), i);
+  shares_.Set(kSlabBytes, {{kSlabBytes, kSlabBytes}, {0, kSlabBytes}});
+  for (int i = 0; i < 3; ++i) lifecycle_.LookAfterAll();
+  std::vector<uint32_t> owners;
+  EXPECT_TRUE(lifecycle_.AppendLeaving(SlabWay::kMoved, &owners));
+  EXPECT_TRUE(lifecycle_.AppendLeaving(SlabWay::kMoved, &owners));
+  EXPECT_FALSE(lifecycle_.AppendLeaving(SlabWay::kMoved, &owners));
+  EXPECT_EQ(owners.size(), 3u);
+}
+
 TEST_F(SlabLifecycleTest, OwnersOfASlabThatGoesAreNamedSomeAtATime) {
   NvmeSlab& slab = AddOpen(kSmall, 0);
   constexpr uint32_t kCount = SlabLifecycle::kLeavingSlotsMax + 5;
@@ -363,7 +397,7 @@ TEST_F(SlabLifecycleTest, OwnersOfASlabThatGoesAreNamedSomeAtATime) {
     bool has_more = true;
     for (uint32_t calls = 0; has_more; ++calls) {
       const size_t before = owners.size();
-      has_more = lifecycle_.AppendLeaving(&owners);
+      has_more = lifecycle_.AppendLeaving(SlabWay::kGiven, &owners);
       ASSERT_LE(owners.size() - before, SlabLifecycle::kLeavingSlotsMax);
       ASSERT_LE(calls, slab.slots.count() / SlabLifecycle::kLeavingSlotsMax);
     }

@@ -24,6 +24,19 @@ class SlabSyncsTest : public SlabPartsTest {
     near_.AnswerAt(near_.asked.size() - 1);
   }
 
+  // A block that was copied here from another slab.
+  uint32_t MoveIn(uint32_t owner) {
+    const uint32_t slot = classes_.Take(slab_);
+    slab_.slots.SetOwner(slot, owner);
+    BlockRecord record;
+    record.key = {owner, 1};
+    record.part_checksums = checksum_;
+    entries_.Hold(slab_, slot, ExtentOf(slab_, slot), record);
+    slab_.moved_in.Add(slab_.slots, slot);
+    slab_.unsynced.Require();
+    return slot;
+  }
+
   SlabSyncs syncs_{kIntervalUs, {disks_, slabs_, entries_, erasures_, lifecycle_, reports_}};
   NvmeSlab& slab_ = AddOpen(kLarge);
 };
@@ -157,6 +170,37 @@ TEST_F(SlabSyncsTest, OfAFileThatIsGoneNobodyFindsAnythingAgain) {
   EXPECT_TRUE(slab_.is_gone);
   EXPECT_EQ(open_erasures(), 0u);
   EXPECT_EQ(slab_.slots[kept].state, SlabSlotState::kLost);
+}
+
+TEST_F(SlabSyncsTest, WhatWasMovedInIsNamedOnceASyncHasCoveredIt) {
+  const uint32_t slot = MoveIn(1);
+  const uint32_t freed = MoveIn(2);
+  Sync();
+  ASSERT_EQ(near_.ops(), Ops{DiskOp::kSync}) << "its entry is not written before";
+  const uint32_t late = MoveIn(3);
+  slab_.slots.EndGeneration(freed);
+  classes_.Free(slab_, freed);
+  near_.Answer();
+  EXPECT_EQ(slab_.slots[slot].state, SlabSlotState::kUsed);
+  EXPECT_EQ(slab_.slots[late].state, SlabSlotState::kTaken);
+  EXPECT_EQ(slab_.slots[freed].state, SlabSlotState::kFree);
+  ASSERT_EQ(near_.ops(), Ops{DiskOp::kWriteTable});
+  EXPECT_EQ(EntryOf(slab_, slot, near_.bytes[0]).key.high, 1u);
+  near_.Answer();
+  SyncWell();
+  EXPECT_EQ(slab_.slots[late].state, SlabSlotState::kUsed);
+}
+
+TEST_F(SlabSyncsTest, WhatWasMovedInIsLostWithASyncThatFailsAndWaitsForOneThatWasNeverBegun) {
+  const uint32_t slot = MoveIn(1);
+  Sync();
+  near_.Answer(Status(StatusCode::kBusy, "given up"));
+  EXPECT_EQ(slab_.slots[slot].state, SlabSlotState::kTaken);
+  Sync();
+  const uint32_t late = MoveIn(2);
+  near_.Answer(kDriveFails);
+  EXPECT_EQ(slab_.slots[slot].state, SlabSlotState::kLost);
+  EXPECT_EQ(slab_.slots[late].state, SlabSlotState::kLost);
 }
 
 TEST_F(SlabSyncsTest, SlabsThatNothingIsWrittenToAreSyncedOnceFilesOfTheirDiskAreGone) {
