@@ -173,19 +173,17 @@ OwedErasures::Blocks::iterator OwedErasures::Remove(Blocks::iterator block) {
   return blocks_.erase(block);
 }
 
-void OwedErasures::DropGroup(const GroupId& group) {
-  for (auto block = blocks_.begin(); block != blocks_.end();) {
-    block = block->first.group == group ? Remove(block) : std::next(block);
-  }
-}
-
 void OwedErasures::ReplaceGroup(const GroupId& group, uint64_t revision) {
-  std::vector<uint64_t> numbers;
-  for (const auto& [key, owed] : blocks_) {
-    if (key.group == group && unsafe_.contains(owed.number)) numbers.push_back(owed.number);
+  for (auto block = blocks_.begin(); block != blocks_.end();) {
+    if (block->first.group != group) {
+      ++block;
+      continue;
+    }
+    const uint64_t number = block->second.number;
+    const bool is_unsafe = unsafe_.contains(number);
+    block = Remove(block);
+    if (is_unsafe) unsafe_[number] = revision;
   }
-  DropGroup(group);
-  for (const uint64_t number : numbers) unsafe_[number] = revision;
 }
 
 GroupId OwedErasures::LargestGroup() const {

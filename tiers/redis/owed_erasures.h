@@ -71,9 +71,7 @@ class OwedErasures {
   std::vector<RedisBlockName> TakeDue(uint64_t now_us, size_t names_max,
                                       const std::function<bool(const RedisBlockName&)>& may_ask);
   void EndAsked(const RedisBlockName& name, bool is_erased, uint64_t now_us);
-  // The group's generation has risen: nothing of before has a name any more.
-  void DropGroup(const GroupId& group);
-  // It will, and `revision` of what is kept says so.
+  // The group is to be forgotten as a whole, and `revision` of what is kept says so.
   void ReplaceGroup(const GroupId& group, uint64_t revision);
   // REQUIRES: there is one.
   GroupId LargestGroup() const;

@@ -211,7 +211,6 @@ void RedisTier::State::LearnGeneration(const GroupId& group, uint64_t generation
   group_known.asked_us = RedisNowUs();
   if (generation == group_known.generation && !is_heir) return;
   group_known.generation = generation;
-  erasures.DropGroup(group);
   Keep();
   options.listener->OnSharedForgotten(group);
 }

@@ -102,6 +102,7 @@ TEST_F(DaemonErasures, ThatAServerDidNotAnswerAreTriedAgain) {
 
 // PROMISE: T03 an Evict by key, and the daemon's kill -9
 TEST_F(DaemonErasures, WhileTheServerIsAwayOutliveTheDaemon) {
+  ASSERT_TRUE(host_->client().Reset(host_->group()).ok()) << "the group has a generation";
   StoreAndShare();
   server_->Pause();
   EXPECT_EQ(Evict(From(3)), kBlocks - 3);
