@@ -80,6 +80,8 @@ void AddShared(const DomainFigures::SharedStats& shared, const Families::Labels&
              labels, Of(shared.queue_bytes_max));
   all->Gauge({"terrace_shared_forgets_owed", "Erased groups the server does not know of."}, labels,
              Of(tier.forgets_owed));
+  all->Gauge({"terrace_shared_erasures_owed", "Erased blocks the server does not know of."}, labels,
+             Of(tier.erasures_owed));
   all->Counter({"terrace_shared_breaker_opened_total", "Times the server was given a rest."},
                labels, Of(tier.breaker_opened));
   all->Counter({"terrace_shared_seeks_total", "Questions what the server has."}, labels,

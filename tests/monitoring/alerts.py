@@ -102,6 +102,7 @@ HEALTHY = {
     of_domain("terrace_shared_stores_total", tier="redis", result="dropped"): flat(0),
     of_domain("terrace_shared_stores_total", tier="redis", result="stored"): rising(3000),
     of_domain("terrace_shared_forgets_owed", tier="redis"): flat(0),
+    of_domain("terrace_shared_erasures_owed", tier="redis"): flat(0),
     of_domain("terrace_kv_events_on"): flat(1),
     of_domain("terrace_kv_events_lost_total"): flat(0),
     of_domain("terrace_device_orders_wrong_total"): flat(0),
@@ -139,7 +140,7 @@ FAULTS = {
     "TerraceSharedBlocksDropped": {
         of_domain("terrace_shared_stores_total", tier="redis", result="dropped"): jump(9, 115)},
     "TerraceErasuresOwed": {
-        of_domain("terrace_shared_forgets_owed", tier="redis"): then(0, 1, 40)},
+        of_domain("terrace_shared_erasures_owed", tier="redis"): then(0, 1, 40)},
     "TerraceKvEventsOff": {of_domain("terrace_kv_events_on"): then(1, 0)},
     "TerraceKvEventsLost": {of_domain("terrace_kv_events_lost_total"): jump(9, 115)},
     "TerraceDeviceOrdersWrong": {of_domain("terrace_device_orders_wrong_total"): jump(1, 115)},
