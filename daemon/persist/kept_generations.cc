@@ -121,9 +121,15 @@ KeptGenerations::~KeptGenerations() {
 }
 
 Result<RedisMemory> KeptGenerations::Load() const {
-  const int fd = open(options_.path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  // What is no file may never be there to be opened, or read.
+  const int fd = open(options_.path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (fd < 0 && errno == ENOENT) return RedisMemory();
   if (fd < 0) return Status(StatusCode::kIo, "it cannot be opened", errno);
+  struct stat about {};
+  if (fstat(fd, &about) != 0 || !S_ISREG(about.st_mode)) {
+    close(fd);
+    return Status(StatusCode::kIo, "it is no regular file", EINVAL);
+  }
   std::string content(kFileBytesMax + 1, '\0');
   size_t done_bytes = 0;
   ssize_t got = 0;
@@ -176,7 +182,8 @@ Status KeptGenerations::Write(const std::string& content) const {
   const std::string draft = options_.path + ".new";
   std::error_code error_of_directory;  // what it comes to shows below
   std::filesystem::create_directories(path.parent_path(), error_of_directory);
-  const int fd = open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+  unlink(draft.c_str());  // of a death in between, or whatever somebody has put there
+  const int fd = open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (fd < 0) return failed("it cannot be made");
   const bool is_written = WriteWhole(fd, content);
   const int error = errno;

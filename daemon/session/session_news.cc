@@ -17,8 +17,10 @@ using protocol::Verb;
 namespace {
 
 constexpr std::string_view kNotDurable =
-    "erased, but the NVMe tier has not written that down for 3 s: a crash now could bring blocks "
-    "back; see whether the tier is healthy, and ask again to learn when they cannot";
+    "erased, but that has not been written down for 3 s, by the NVMe tier or, where a Redis server "
+    "has not been told, in state_dir: a crash now could bring blocks back; see what `terrace "
+    "status` "
+    "and the log say of both, and ask again to learn when they cannot";
 static_assert(protocol::kErasureWaitUs == 3'000'000);
 
 }  // namespace

@@ -90,6 +90,13 @@ void OwedErasures::Name(const RedisBlockName& name, uint64_t now_us) {
   AddName(&found->second, name, now_us);
 }
 
+void OwedErasures::NoteStored(const RedisBlockName& name) {
+  if (blocks_.empty()) return;
+  const auto found = blocks_.find({name.group, name.key});
+  if (found == blocks_.end() || !IsTold(found->second)) return;
+  if (Find(found->second, name) != nullptr) Remove(found);
+}
+
 void OwedErasures::NoteLost(const RedisBlockName& name) {
   const uint64_t tag = TagOf(name);
   ++lost_[tag];
@@ -146,9 +153,12 @@ void OwedErasures::EndAsked(const RedisBlockName& name, bool is_erased, uint64_t
   Owed& owed = found->second;
   if (is_erased && !named->is_late) {
     SetState(named, State::kErased);
-    const bool is_through = std::ranges::all_of(
-        owed.names, [](const Named& one) { return one.state == State::kErased; });
-    if (is_through && !owed.is_by_key) Remove(found);
+    if (!IsTold(owed)) return;
+    if (owed.is_by_key) {
+      is_changed_ = true;  // a successor need not know of it for so long any more
+    } else {
+      Remove(found);
+    }
     return;
   }
   named->due_us = now_us;
@@ -196,7 +206,7 @@ GroupId OwedErasures::LargestGroup() const {
 void OwedErasures::Age(uint64_t now_us, uint64_t patience_us) {
   for (auto block = blocks_.begin(); block != blocks_.end();) {
     Owed& owed = block->second;
-    if (now_us >= owed.times.until_us) {
+    if (now_us >= owed.times.until_us && IsTold(owed)) {
       block = Remove(block);
       continue;
     }
@@ -213,7 +223,8 @@ std::vector<KeptErasure> OwedErasures::TakeKept(uint64_t revision) {
   std::vector<KeptErasure> kept;
   for (auto& [key, owed] : blocks_) {
     if (!owed.is_to_keep) continue;
-    kept.push_back({key.group, key.key, owed.times.until_s});
+    const bool is_told = !owed.names.empty() && IsTold(owed);
+    kept.push_back({key.group, key.key, is_told ? owed.times.until_s : owed.times.until_s_untold});
     if (owed.revision != 0) continue;
     owed.revision = revision;
     if (const auto found = unsafe_.find(owed.number); found != unsafe_.end()) {

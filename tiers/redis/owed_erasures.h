@@ -49,10 +49,14 @@ class OwedErasures {
   static constexpr uint64_t kPatienceUs = kUsPerSecond / 4;
 
   enum class Scope : uint8_t { kName, kKey };
+  // Of what the server was told: by then nothing of before is on it under a name that nobody has
+  // asked for. What it was not told of is owed until it is, and kept for as long as any host lets
+  // a block stay there.
   struct Times {
     uint64_t now_us = 0;
-    uint64_t until_us = 0;  // by then nothing of before is on a server any more
-    uint64_t until_s = 0;   // likewise, Unix
+    uint64_t until_us = 0;
+    uint64_t until_s = 0;         // likewise, Unix
+    uint64_t until_s_untold = 0;  // what a successor is told of it until then
   };
 
   // False: there is no room. With kKey `run` and `position` of the name are a guess.
@@ -62,6 +66,8 @@ class OwedErasures {
   bool IsOwed(const RedisBlockName& name) const;
   // It was asked for under this name: if it is owed, it is to be erased under it.
   void Name(const RedisBlockName& name, uint64_t now_us);
+  // It is on the server, under a name that was erased: it was stored anew, and is owed no more.
+  void NoteStored(const RedisBlockName& name);
   // How a store of it ended is not known: it may come late.
   void NoteLost(const RedisBlockName& name);
   // The server works, for the first time: what a predecessor sent may still come for a while.
@@ -125,6 +131,10 @@ class OwedErasures {
     return found == owed.names.end() ? nullptr : &*found;
   }
   static uint64_t TagOf(const RedisBlockName& name);
+  static bool IsTold(const Owed& owed) {
+    return std::ranges::all_of(owed.names,
+                               [](const Named& one) { return one.state == State::kErased; });
+  }
   bool MayBeLate(const RedisBlockName& name, uint64_t now_us) const;
   bool AddName(Owed* owed, const RedisBlockName& name, uint64_t now_us);
   void SetState(Named* named, State state);

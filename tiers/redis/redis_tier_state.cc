@@ -17,6 +17,8 @@ namespace {
 constexpr size_t kErasedAtOnceMax = 256;
 // Beside the time to live: what was on its way when it was erased.
 constexpr uint64_t kUntilMarginUs = 60 * kUsPerSecond;
+constexpr uint64_t kTtlUsualUs = 24 * 3600 * kUsPerSecond;  // redis.ttl_s where nobody sets it
+constexpr uint64_t kTtlSecondsMax = 365 * 24 * 3600;        // what it may be set to
 
 bool IsTransfer(Answer::Kind kind) {
   return kind == Answer::Kind::kFetch || kind == Answer::Kind::kStore;
@@ -52,7 +54,8 @@ RedisTier::State::State(Options given) : options(std::move(given)), absence(opti
     if (kept.until_s <= now_s) continue;
     erasures.Restore(kept, {.now_us = now_us,
                             .until_us = now_us + (kept.until_s - now_s) * kUsPerSecond,
-                            .until_s = kept.until_s});
+                            .until_s = kept.until_s,
+                            .until_s_untold = kept.until_s});
   }
 }
 
@@ -140,6 +143,8 @@ void RedisTier::State::Deliver(Answer& answer) {
       }
       if (answer.status.ok() && (operation.is_erased || IsBarred(operation.names.front()))) {
         answer.status = Status(StatusCode::kNotFound, "the block was erased meanwhile");
+      } else if (answer.status.ok()) {
+        erasures.NoteStored(operation.names.front());
       } else if (answer.status.code() == StatusCode::kNotFound ||
                  answer.status.code() == StatusCode::kCorrupt) {
         absence.Remember(operation.names.front(), now_us);
@@ -150,6 +155,7 @@ void RedisTier::State::Deliver(Answer& answer) {
     case Answer::Kind::kStore:
       if (answer.status.ok() || answer.status.code() == StatusCode::kExists) {
         absence.Forget(operation.names.front());
+        erasures.NoteStored(operation.names.front());
       }
       if (!IsStoreOver(answer.status)) erasures.NoteLost(operation.names.front());
       if (erasures.names_owed() > 0) EraseSoon();
@@ -303,10 +309,13 @@ void RedisTier::State::Erase(const RedisBlockName& name, OwedErasures::Scope sco
   if (is_stopped || KnownOf(name.group).is_owed) return;
   for (Operation* const fetch : UnderWay(name, Answer::Kind::kFetch)) fetch->is_erased = true;
   const uint64_t now_us = RedisNowUs();
-  const uint64_t left_us = options.ttl_ms * 1000 + kUntilMarginUs;
+  // Other hosts may let blocks stay for longer, or this one did before.
+  const uint64_t left_us = std::max(options.ttl_ms * 1000, kTtlUsualUs) + kUntilMarginUs;
+  const uint64_t now_s = options.unix_seconds();
   const OwedErasures::Times times{.now_us = now_us,
                                   .until_us = now_us + left_us,
-                                  .until_s = options.unix_seconds() + left_us / kUsPerSecond + 1};
+                                  .until_s = now_s + left_us / kUsPerSecond + 1,
+                                  .until_s_untold = now_s + kTtlSecondsMax};
   // Without room the group of which most is owed is forgotten, once: that makes room.
   while (!KnownOf(name.group).is_owed && !erasures.Add(name, scope, times)) {
     const GroupId largest = erasures.LargestGroup();

@@ -21,7 +21,10 @@ RedisBlockName NameOf(uint64_t key, uint64_t group = 1, uint64_t space = 1) {
 }
 
 OwedErasures::Times At(uint64_t now_us) {
-  return {.now_us = now_us, .until_us = now_us + kLifeUs, .until_s = 1'000'000};
+  return {.now_us = now_us,
+          .until_us = now_us + kLifeUs,
+          .until_s = 1'000'000,
+          .until_s_untold = 9'000'000};
 }
 
 // A server that works, long enough for whatever a predecessor sent.
@@ -158,8 +161,39 @@ TEST(OwedErasures, ByKeyItIsOwedUnderEveryNameUntilItIsErasedUnderThat) {
   s.owed.Age(s.now_us + kLifeUs - 1, 0);
   EXPECT_TRUE(s.owed.IsOwed(NameOf(5, 1, 2)));
   s.owed.Age(s.now_us + kLifeUs, 0);
+  EXPECT_TRUE(s.owed.IsOwed(NameOf(5, 1, 2))) << "a name of it is not told yet";
+  s.EraseAll(s.now_us);
+  s.owed.Age(s.now_us + kLifeUs, 0);
   EXPECT_FALSE(s.owed.IsOwed(NameOf(5, 1, 2))) << "by now no server has anything of before";
   EXPECT_EQ(s.owed.names_owed(), 0u);
+}
+
+// Hosts need not agree how long a block may stay on the server.
+TEST(OwedErasures, WhatTheServerWasNotToldOfIsOwedHoweverLongItTakes) {
+  Settled s;
+  ASSERT_TRUE(s.owed.Add(NameOf(1), Scope::kName, At(s.now_us)));
+  s.owed.Age(s.now_us + 100 * kLifeUs, 0);
+  EXPECT_TRUE(s.owed.IsOwed(NameOf(1)));
+  ASSERT_EQ(s.owed.TakeKept(1).size(), 1u);
+  EXPECT_EQ(s.owed.TakeKept(2).front().until_s, 9'000'000u);
+  s.EraseAll(s.now_us + 100 * kLifeUs);
+  EXPECT_FALSE(s.owed.IsOwed(NameOf(1)));
+}
+
+TEST(OwedErasures, WhatWasStoredAnewIsOwedNoMore) {
+  Settled s;
+  ASSERT_TRUE(s.owed.Add(NameOf(1), Scope::kKey, At(s.now_us)));
+  s.owed.NoteStored(NameOf(1));
+  EXPECT_TRUE(s.owed.IsOwed(NameOf(1))) << "that may be what was there before";
+  EXPECT_EQ(s.owed.TakeKept(1).front().until_s, 9'000'000u);
+  s.EraseAll(s.now_us);
+  EXPECT_TRUE(s.owed.is_changed());
+  EXPECT_EQ(s.owed.TakeKept(2).front().until_s, 1'000'000u) << "told: not for so long";
+  s.owed.NoteStored(NameOf(1, 1, 2));
+  EXPECT_EQ(s.owed.TakeKept(3).size(), 1u) << "nobody has erased it under that name";
+  s.owed.NoteStored(NameOf(1));
+  EXPECT_TRUE(s.owed.is_changed());
+  EXPECT_TRUE(s.owed.TakeKept(4).empty()) << "a successor would erase what is new";
 }
 
 // ---- what is kept ----
@@ -181,7 +215,7 @@ TEST(OwedErasures, AnErasureIsSafeWhenTheServerHasDoneItOrASuccessorKnows) {
   EXPECT_FALSE(s.owed.is_changed());
   s.owed.Age(s.now_us + 1001, 1001);
   EXPECT_TRUE(s.owed.is_changed());
-  EXPECT_EQ(s.owed.TakeKept(7), (std::vector<KeptErasure>{{{1, 0}, {2, 2}, 1'000'000}}));
+  EXPECT_EQ(s.owed.TakeKept(7), (std::vector<KeptErasure>{{{1, 0}, {2, 2}, 9'000'000}}));
   EXPECT_FALSE(s.owed.is_changed());
   EXPECT_FALSE(s.owed.AreSafe(s.owed.begun()));
   s.owed.OnKept(6);

@@ -184,6 +184,12 @@ class EvictVerb : public Verb {
     return kExitOk;
   }
 
+  // Of keys that were named; what continues them may be more than that.
+  uint64_t NotHereCount() const {
+    const uint64_t found_count = total_.block_count + total_.skipped_count;
+    return key_texts_.size() > found_count ? key_texts_.size() - found_count : 0;
+  }
+
   void Report() const {
     if (is_json_) {
       nlohmann::json document = {{"is_dry_run", is_dry_run_},
@@ -192,6 +198,7 @@ class EvictVerb : public Verb {
                                  {"skipped_count", total_.skipped_count}};
       if (!age_text_.empty()) document["older_than_ms"] = filter_.idle_ms_min;
       if (!tier_.empty()) document["tier"] = tier_;
+      if (!key_texts_.empty()) document["not_here_count"] = NotHereCount();
       if (is_everywhere_) document["is_everywhere"] = true;
       if (is_by_key_) document["is_by_key"] = true;
       PrintJson(document);
@@ -205,6 +212,13 @@ class EvictVerb : public Verb {
     std::string text = fmt::format("{} {} {}, {}\n", done, FormatCount(total_.block_count),
                                    tier_.empty() ? "blocks" : "copies in " + tier_,
                                    FormatBytes(total_.byte_count));
+    if (NotHereCount() > 0 && !is_dry_run_) {
+      text += fmt::format(
+          "{} keys name no block of this host. A Redis server is told to erase them "
+          "of the groups that `terrace spaces` lists; a group that no engine has "
+          "opened since the start may have them yet: evict again once it is there\n",
+          FormatCount(NotHereCount()));
+    }
     if (total_.skipped_count > 0) {
       text += fmt::format("{} blocks stay: leased, pinned, or continued by a block that stays{}\n",
                           FormatCount(total_.skipped_count),

@@ -273,7 +273,7 @@ TEST_F(ErasureReply, ThatTakesTooLongSaysThatABlockCouldComeBack) {
   const auto replies = world.transport.Take(session);
   ASSERT_THAT(replies, SizeIs(1));
   EXPECT_EQ(replies[0].status(), StatusCode::kBusy);
-  EXPECT_THAT(replies[0].text(), HasSubstr("not written that down for 3 s"));
+  EXPECT_THAT(replies[0].text(), HasSubstr("not been written down for 3 s"));
 }
 
 }  // namespace
