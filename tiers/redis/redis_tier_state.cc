@@ -161,26 +161,27 @@ void RedisTier::State::Deliver(Answer& answer) {
       if (erasures.names_owed() > 0) EraseSoon();
       options.listener->OnSharedStored(operation.caller_id, answer.status);
       return;
-    case Answer::Kind::kProbe: {
-      TERRACE_CHECK(!answer.status.ok() || answer.is_present.size() == operation.asked.size(),
-                    "a probe is answered name by name: else one is taken for another");
-      std::vector<bool> is_present(operation.names_total);
-      for (size_t i = 0; answer.status.ok() && i < operation.asked.size(); ++i) {
-        is_present[operation.asked[i]] = answer.is_present[i] && !IsBarred(operation.names[i]);
-        if (!answer.is_present[i]) absence.Remember(operation.names[i], now_us);
-      }
-      if (answer.status.ok() && !operation.asked.empty()) {
-        speed.OnProbed(operation.began_us, now_us);
-      }
-      options.listener->OnSharedProbed(operation.caller_id, answer.status, is_present);
-      return;
-    }
+    case Answer::Kind::kProbe:
+      return EndProbe(operation, answer);
     case Answer::Kind::kErase:
       return EndErase(operation, answer);
     case Answer::Kind::kDrop:
     case Answer::Kind::kRise:
       return;
   }
+}
+
+void RedisTier::State::EndProbe(const Operation& operation, const Answer& answer) {
+  TERRACE_CHECK(!answer.status.ok() || answer.is_present.size() == operation.asked.size(),
+                "a probe is answered name by name: else one is taken for another");
+  const uint64_t now_us = RedisNowUs();
+  std::vector<bool> is_present(operation.names_total);
+  for (size_t i = 0; answer.status.ok() && i < operation.asked.size(); ++i) {
+    is_present[operation.asked[i]] = answer.is_present[i] && !IsBarred(operation.names[i]);
+    if (!answer.is_present[i]) absence.Remember(operation.names[i], now_us);
+  }
+  if (answer.status.ok() && !operation.asked.empty()) speed.OnProbed(operation.began_us, now_us);
+  options.listener->OnSharedProbed(operation.caller_id, answer.status, is_present);
 }
 
 // ---- generations ----

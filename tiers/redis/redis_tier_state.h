@@ -102,6 +102,7 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
   void Keep();
   void EraseDue();
   void EndErase(const Operation& operation, const Answer& answer);
+  void EndProbe(const Operation& operation, const Answer& answer);
   // Transfers of the name, of that kind.
   std::vector<Operation*> UnderWay(const RedisBlockName& name, Answer::Kind kind);
   // ---- Redis thread ----
