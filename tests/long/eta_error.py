@@ -6,12 +6,14 @@ usage: tests/long/eta_error.py [--build BUILD] [--repeats 8] [--speeds full,200,
 Prompts of several lengths are stored and pushed out of DRAM by others; then each is acquired, and
 what the lease's spans say of the last block is compared with when it came. --speeds: of the drive,
 in MB/s, held to by slow_drive.py (reads are threads' then).
-Shown by speed: the median and the 90th of a hundred of |said − taken| ÷ taken, and how many were
-said to come sooner than they did.
+Shown by speed: the median and the 90th of a hundred of |said − taken| ÷ taken, how many were said to
+come sooner than they did, and the floor: the same 90th of who would say of each length the median
+of what it takes in this run, the future among it.
 """
 import argparse
 import os
 import pathlib
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -117,7 +119,7 @@ def main():
     build = arguments.build.resolve()
     os.environ["TERRACE_LIBRARY"] = str(build / "client/libterrace.so.1")
     sys.path.insert(0, str(ROOT / "client/python"))
-    print("drive     asked   error p50   p90   too early   MB/s")
+    print("drive     asked   error p50   p90   floor p90   too early   MB/s")
     for text in arguments.speeds.split(","):
         speed = None if text == "full" else int(text)
         found = measure(build, speed, arguments.repeats)
@@ -125,10 +127,14 @@ def main():
             print(f"{text:8}  nothing came from the drive")
             continue
         errors = sorted(abs(said - took) / took for _, said, took in found)
+        usual = {length: statistics.median(t for n, _, t in found if n == length)
+                 for length in {n for n, _, _ in found}}
+        floor = sorted(abs(usual[n] - t) / t for n, _, t in found)
         early = sum(said < took for _, said, took in found) / len(found)
         rate = sum(n for n, _, _ in found) * BLOCK_BYTES / 1e6 / sum(t for _, _, t in found)
         print(f"{text:8}  {len(found):5}   {errors[len(errors) // 2]:9.2f}   "
-              f"{errors[len(errors) * 9 // 10]:.2f}   {early:9.2f}   {rate:.0f}")
+              f"{errors[len(errors) * 9 // 10]:.2f}   {floor[len(floor) * 9 // 10]:9.2f}   "
+              f"{early:9.2f}   {rate:.0f}")
         for length in LENGTHS:
             of_length = [(s, t) for n, s, t in found if n == length]
             if of_length:

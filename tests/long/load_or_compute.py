@@ -9,7 +9,9 @@ finds worth waiting for, takes of it what the vLLM connector would (arrivals.py)
 that would, and computes the rest, which is not carried out but added. Each cell is a length of a
 prompt and how long computing it takes, in times of what loading it has just taken; of every second
 prompt the first half is in DRAM. Shown by the speed of the drive (see eta_error.py): of each cell
-the median of answer ÷ min(load, compute), of all the median, the 90th of a hundred and the worst.
+the median of answer ÷ min(load, compute), of all the median, the 90th of a hundred and the worst;
+and the floor, the same of a plain load in place of the answer, where loading is the better: what
+the drive differs from one prompt to the next.
 """
 import argparse
 import os
@@ -67,7 +69,8 @@ def load_s(rig, keys, count):
 
 
 def cell(rig, pair, times, has_half):
-    """answer ÷ min(load, compute), and the share of the prompt that was taken."""
+    """answer ÷ min(load, compute), the share of the prompt that was taken, and a plain load ÷ the one
+    before it."""
     length = len(pair[0])
     ready_count = length // 2 if has_half else 0
     for keys in pair:
@@ -79,7 +82,10 @@ def cell(rig, pair, times, has_half):
     time.sleep(DRAIN_S)
     answer_s, got = Engine(rig, block_s).answer_s(pair[1])
     time.sleep(DRAIN_S)
-    return answer_s / min(loading_s, block_s * (length - ready_count)), got / length
+    again_s = load_s(rig, pair[2], length)
+    time.sleep(DRAIN_S)
+    return (answer_s / min(loading_s, block_s * (length - ready_count)), got / length,
+            again_s / loading_s)
 
 
 def measure(build, speed, repeats):
@@ -90,7 +96,7 @@ def measure(build, speed, repeats):
         rig = Rig(build, directory, speed)
         try:
             teachers = [rig.store(length) for length in LENGTHS]
-            pairs = [(rig.store(length), rig.store(length)) for length, _, _ in cells]
+            pairs = [tuple(rig.store(length) for _ in range(3)) for length, _, _ in cells]
             rig.flood()
             for keys in teachers:
                 load_s(rig, keys, len(keys))
@@ -126,6 +132,10 @@ def main():
         print(f"   of {len(ratios)}: median {statistics.median(ratios):.2f}, 90th "
               f"{ratios[len(ratios) * 9 // 10]:.2f}, worst {ratios[-1]:.2f}, at most 1.1: "
               f"{sum(ratio <= 1.1 for ratio in ratios) / len(ratios):.2f}")
+        floors = sorted(one[5] for one in found)
+        print(f"   floor: median {statistics.median(floors):.2f}, 90th "
+              f"{floors[len(floors) * 9 // 10]:.2f}, worst {floors[-1]:.2f}, at most 1.1: "
+              f"{sum(ratio <= 1.1 for ratio in floors) / len(floors):.2f}")
 
 
 if __name__ == "__main__":
