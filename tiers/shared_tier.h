@@ -85,6 +85,9 @@ class SharedTier {
   // The same of a block whose name is not known here: `run` and `position` are a guess. Under
   // whatever name the key is asked for, what was there until now is not found.
   virtual void EraseByKey(const RedisBlockName& name) = 0;
+  // The same of whatever groups have blocks of these keys, those that nobody has named here yet
+  // among them. All of them, or kNoSpace: more than can be remembered, and nothing was done.
+  virtual Status EraseInAnyGroup(std::span<const BlockKey> keys) = 0;
   // Takes the block away if that can be done now: it is of no use to anybody.
   virtual void Drop(const RedisBlockName& name) = 0;
   // What was stored of the group before, by whatever host, is never found or fetched again, not

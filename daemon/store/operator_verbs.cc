@@ -252,7 +252,9 @@ Status EvictOperation::Evict(const KeysQuery& query) {
   }
   const bool is_subtree = (query.flags & protocol::kEvictSubtree) != 0;
   // What only the shared tier has. Looked at once, before any of them goes.
-  if (!is_dry_run && walk_ == 0) caller.rooms->shared_writer.EraseUnknown(query);
+  if (!is_dry_run && walk_ == 0) {
+    TERRACE_RETURN_IF_ERROR(caller.rooms->shared_writer.EraseUnknown(query));
+  }
   if (is_subtree) {
     TERRACE_RETURN_IF_ERROR(Walk(query, caller));
   } else {

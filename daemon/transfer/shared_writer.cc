@@ -208,28 +208,37 @@ void SharedWriter::Erase(BlockId id) {
   const bool is_named = FindRun(d_.index, id, &name.run);
   for (const LocalMember& local : group.locals()) {
     name.space = local.space;
-    is_named ? tier->Erase(name) : tier->EraseByKey(name);
+    if (is_named) {
+      tier->Erase(name);
+    } else {
+      tier->EraseByKey(name);
+    }
   }
 }
 
-void SharedWriter::EraseUnknown(const KeysQuery& query) {
-  if (d_.options.shared.tier == nullptr) return;
+// Keys are chained from their group's id: what one group has of a key no other has.
+Status SharedWriter::EraseUnknown(const KeysQuery& query) {
+  SharedTier* const tier = d_.options.shared.tier;
+  if (tier == nullptr) return Status::Ok();
   const bool is_of_all = query.group_index == kAllGroups;
   std::vector<size_t> unknown;
+  std::vector<BlockKey> unknown_keys;
   std::vector<BlockId> found;
   for (size_t i = 0; i < query.keys.size(); ++i) {
     found.clear();
     if (is_of_all) d_.index.FindAll(query.keys[i], &found);
     const bool is_known =
         is_of_all ? !found.empty() : d_.index.Find(query.group_index, query.keys[i]) != kBlockNone;
-    if (!is_known) unknown.push_back(i);
+    if (is_known) continue;
+    unknown.push_back(i);
+    unknown_keys.push_back(query.keys[i]);
   }
-  if (unknown.empty()) return;
-  const auto group_count = static_cast<uint32_t>(d_.groups.size());
+  if (unknown.empty()) return Status::Ok();
+  if (is_of_all) TERRACE_RETURN_IF_ERROR(tier->EraseInAnyGroup(unknown_keys));
   const uint32_t first = is_of_all ? 0 : query.group_index;
-  for (uint32_t g = first; g < (is_of_all ? group_count : first + 1); ++g) {
-    EraseUnknownOf(*d_.groups[g], g, query, unknown);
-  }
+  const uint32_t end = is_of_all ? static_cast<uint32_t>(d_.groups.size()) : first + 1;
+  for (uint32_t g = first; g < end; ++g) EraseUnknownOf(*d_.groups[g], g, query, unknown);
+  return Status::Ok();
 }
 
 void SharedWriter::EraseUnknownOf(const Group& group, uint32_t group_index, KeysQuery query,

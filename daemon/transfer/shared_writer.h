@@ -49,8 +49,8 @@ class SharedWriter {
   void Tick();
   // Somebody has the block erased: on the server, too.
   void Erase(BlockId id);
-  // The same of those of the query's keys that nobody here has.
-  void EraseUnknown(const KeysQuery& query);
+  // The same of those of the query's keys that nobody here has. kNoSpace: of too many, of none.
+  Status EraseUnknown(const KeysQuery& query);
   // Nothing is found there, or given, of what the group has had until now.
   void Forget(uint32_t group_index);
   void OnForgotten(const GroupId& group);

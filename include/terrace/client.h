@@ -341,7 +341,9 @@ class Client {
   // Evict and Reset wait until no crash can bring back what was erased; without a deadline of their
   // own up to protocol::kErasureWaitUs longer than other calls. kBusy: erased, but perhaps not
   // durably.
-  // group.index 0xFFFFFFFF: every group of the domain. No keys with kEvictSubtree: everything.
+  // group.index 0xFFFFFFFF: every group of the domain, on a shared tier also those that nobody has
+  // opened yet; kNoSpace: more keys than can be remembered for these. No keys with kEvictSubtree:
+  // everything.
   Result<protocol::EvictReply> Evict(GroupRef group, std::span<const BlockKey> keys,
                                      const RequestOptions& options = {});
   // Keeps the blocks until they are unpinned (protocol::kPinClear) or past hints.ttl_s. Returns how

@@ -108,6 +108,10 @@ class MemorySharedTier final : public SharedTier {
     whatever.run = {};
     Erase(whatever);
   }
+  Status EraseInAnyGroup(std::span<const BlockKey> keys) override {
+    for (const BlockKey& key : keys) EraseByKey({.key = key});
+    return Status::Ok();
+  }
   void Drop(const RedisBlockName& name) override {
     if (Admit(name.group).ok()) server_.blocks.erase(server_.PlaceOf(name));
   }
@@ -137,7 +141,8 @@ class MemorySharedTier final : public SharedTier {
   static bool IsSame(const RedisBlockName& erased, const SpaceId& space, const BlockKey& run,
                      const BlockKey& key) {
     const bool is_run = erased.run == run || erased.run.is_zero();
-    return erased.space == space && erased.key == key && is_run;
+    const bool is_space = erased.space == space || erased.group.is_zero();
+    return is_space && erased.key == key && is_run;
   }
   bool IsOwed(const RedisBlockName& name) const {
     return std::ranges::any_of(erased_, [&](const RedisBlockName& erased) {

@@ -23,13 +23,26 @@ bool OwedErasures::MayBeLate(const RedisBlockName& name, uint64_t now_us) const 
   return now_us < settled_us_ || lost_.contains(TagOf(name));
 }
 
-bool OwedErasures::Add(const RedisBlockName& name, Scope scope, const Times& times) {
+const OwedErasures::Owed* OwedErasures::FindInAnyGroup(const BlockKey& key) const {
+  if (in_any_group_count_ == 0) return nullptr;
+  const auto found = blocks_.find({GroupId(), key});
+  return found == blocks_.end() ? nullptr : &found->second;
+}
+
+const OwedErasures::Owed* OwedErasures::FindNews(const RedisBlockName& name,
+                                                 Blocks::const_iterator found) const {
+  const Owed* const any = FindInAnyGroup(name.key);
+  if (any == nullptr) return nullptr;
+  return found == blocks_.end() || found->second.turn != any->turn ? any : nullptr;
+}
+
+OwedErasures::Owed* OwedErasures::Open(const Key& key, Scope scope, const Times& times) {
   const bool is_by_key = scope == Scope::kKey;
-  const Key key{name.group, name.key};
   auto found = blocks_.find(key);
   if (found == blocks_.end()) {
-    if (blocks_.size() >= kBlocksMax) return false;
+    if (blocks_.size() >= kBlocksMax) return nullptr;
     found = blocks_.try_emplace(key).first;
+    in_any_group_count_ += key.group.is_zero() ? 1 : 0;
   }
   Owed& owed = found->second;
   const bool is_unsafe = owed.number != 0 && unsafe_.contains(owed.number);
@@ -43,13 +56,47 @@ bool OwedErasures::Add(const RedisBlockName& name, Scope scope, const Times& tim
   owed.times.now_us = since_us;
   owed.is_by_key = owed.is_by_key || is_by_key;
   owed.is_to_keep = owed.is_to_keep || is_by_key;
-  bool has_room = AddName(&owed, name, times.now_us);
+  return &owed;
+}
+
+bool OwedErasures::Add(const RedisBlockName& name, Scope scope, const Times& times) {
+  const bool is_by_key = scope == Scope::kKey;
+  Owed* const owed = Open({name.group, name.key}, scope, times);
+  if (owed == nullptr) return false;
+  if (is_by_key) {
+    EraseAgain(owed, times.now_us);
+    const Owed* const any = FindInAnyGroup(name.key);
+    if (any != nullptr) owed->turn = any->turn;
+  }
+  bool has_room = AddName(owed, name, times.now_us);
   // What is in no chain is found under its own key.
   RedisBlockName alone = name;
   alone.run = name.key;
   alone.position = 0;
-  if (is_by_key && name.run != name.key) has_room = AddName(&owed, alone, times.now_us) && has_room;
-  return has_room || owed.is_by_key;
+  if (is_by_key && name.run != name.key) has_room = AddName(owed, alone, times.now_us) && has_room;
+  return has_room || owed->is_by_key;
+}
+
+size_t OwedErasures::CountNewInAnyGroup(std::span<const BlockKey> keys) const {
+  return static_cast<size_t>(std::ranges::count_if(
+      keys, [this](const BlockKey& key) { return FindInAnyGroup(key) == nullptr; }));
+}
+
+bool OwedErasures::AddInAnyGroup(const BlockKey& key, const Times& times) {
+  TERRACE_CHECK(in_any_group_count_ < kInAnyGroupMax || FindInAnyGroup(key) != nullptr,
+                "what is owed in any group leaves room for groups");
+  Owed* const owed = Open({GroupId(), key}, Scope::kKey, times);
+  if (owed != nullptr) owed->turn = ++turns_;
+  return owed != nullptr;
+}
+
+void OwedErasures::EraseAgain(Owed* owed, uint64_t now_us) {
+  for (Named& named : owed->names) {
+    if (named.state != State::kErased) continue;
+    SetState(&named, State::kDue);
+    named.due_us = now_us;
+    named.is_late = MayBeLate(named.name, now_us);
+  }
 }
 
 bool OwedErasures::AddName(Owed* owed, const RedisBlockName& name, uint64_t now_us) {
@@ -72,20 +119,39 @@ bool OwedErasures::AddName(Owed* owed, const RedisBlockName& name, uint64_t now_
 }
 
 void OwedErasures::Restore(const KeptErasure& kept, const Times& times) {
+  const bool is_of_any = kept.group.is_zero();
   if (blocks_.size() >= kBlocksMax) return;
-  blocks_[{kept.group, kept.key}] = {.times = times, .is_by_key = true, .is_to_keep = true};
+  if (is_of_any && in_any_group_count_ >= kInAnyGroupMax) return;
+  const auto [block, is_new] = blocks_.try_emplace({kept.group, kept.key});
+  block->second = {.times = times, .is_by_key = true, .is_to_keep = true};
+  if (!is_of_any) return;
+  block->second.turn = ++turns_;
+  in_any_group_count_ += is_new ? 1 : 0;
 }
 
 bool OwedErasures::IsOwed(const RedisBlockName& name) const {
   if (blocks_.empty()) return false;
   const auto found = blocks_.find({name.group, name.key});
+  if (FindNews(name, found) != nullptr) return true;
   if (found == blocks_.end()) return false;
   const Named* const named = Find(found->second, name);
   return named == nullptr || named->state != State::kErased;
 }
 
 void OwedErasures::Name(const RedisBlockName& name, uint64_t now_us) {
-  const auto found = blocks_.find({name.group, name.key});
+  auto found = blocks_.find({name.group, name.key});
+  if (const Owed* const any = FindNews(name, found); any != nullptr) {
+    if (found == blocks_.end()) {
+      // Without room it stays out of reach.
+      if (blocks_.size() >= kBlocksMax) return;
+      found = blocks_.try_emplace({name.group, name.key}).first;
+    }
+    Owed& owed = found->second;
+    owed.times = any->times;
+    owed.turn = any->turn;
+    owed.is_by_key = owed.is_to_keep = is_changed_ = true;
+    EraseAgain(&owed, now_us);
+  }
   if (found == blocks_.end() || Find(found->second, name) != nullptr) return;
   AddName(&found->second, name, now_us);
 }
@@ -94,6 +160,8 @@ void OwedErasures::NoteStored(const RedisBlockName& name) {
   if (blocks_.empty()) return;
   const auto found = blocks_.find({name.group, name.key});
   if (found == blocks_.end() || !IsTold(found->second)) return;
+  // Of what is erased in any group this is how it is known that here it was.
+  if (FindInAnyGroup(name.key) != nullptr) return;
   if (Find(found->second, name) != nullptr) Remove(found);
 }
 
@@ -179,6 +247,7 @@ OwedErasures::Blocks::iterator OwedErasures::Remove(Blocks::iterator block) {
   names_owed_ -= static_cast<size_t>(std::ranges::count_if(
       owed.names, [](const Named& one) { return one.state != State::kErased; }));
   unsafe_.erase(owed.number);
+  in_any_group_count_ -= block->first.group.is_zero() ? 1 : 0;
   is_changed_ = is_changed_ || owed.revision != 0 || owed.is_to_keep;
   return blocks_.erase(block);
 }
@@ -197,9 +266,11 @@ void OwedErasures::ReplaceGroup(const GroupId& group, uint64_t revision) {
 }
 
 GroupId OwedErasures::LargestGroup() const {
-  TERRACE_CHECK(!blocks_.empty(), "a group is forgotten for what is owed of it");
   std::map<GroupId, size_t> counts;
-  for (const auto& [key, owed] : blocks_) counts[key.group] += owed.names.size() + 1;
+  for (const auto& [key, owed] : blocks_) {
+    if (!key.group.is_zero()) counts[key.group] += owed.names.size() + 1;
+  }
+  TERRACE_CHECK(!counts.empty(), "a group is forgotten for what is owed of it");
   return std::ranges::max_element(counts, {}, [](const auto& one) { return one.second; })->first;
 }
 

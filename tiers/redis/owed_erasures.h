@@ -3,13 +3,14 @@
 //
 // A block is erased *by name*, and is forgotten here once the server has erased that; or *by key*,
 // where nobody here knows its name: it is owed under whatever name is asked for, and erased under
-// each that becomes known, until nothing of before can be on a server any more.
+// each that becomes known, until nothing of before can be on a server any more. Of a key that was
+// erased in *any group* the same holds in groups that are not known here yet.
 //
 // What is to be kept for a successor is asked for as a whole; an erasure is *safe* once the server
 // has done it or a successor would know of it.
 //
-// Pure. THREADING: one thread. LIMITS: kBlocksMax blocks, kNamesMax names of them; of stores whose
-// end is not known the last kLostMax.
+// Pure. THREADING: one thread. LIMITS: kBlocksMax blocks, kInAnyGroupMax keys in any group among
+// them, kNamesMax names; of stores whose end is not known the last kLostMax.
 #pragma once
 
 #include <algorithm>
@@ -18,6 +19,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -29,7 +31,7 @@ namespace terrace {
 
 // What a successor has to know: that nothing of this block is to be believed until then.
 struct KeptErasure {
-  GroupId group;
+  GroupId group;  // zero: any
   BlockKey key;
   uint64_t until_s = 0;  // Unix
 
@@ -39,6 +41,7 @@ struct KeptErasure {
 class OwedErasures {
  public:
   static constexpr size_t kBlocksMax = 16 * 1024;
+  static constexpr size_t kInAnyGroupMax = 4 * 1024;
   static constexpr size_t kNamesMax = 64 * 1024;
   static constexpr size_t kLostMax = 1024;
   // A command that was on its way when its connection was given up has come by then, or never will,
@@ -61,6 +64,12 @@ class OwedErasures {
 
   // False: there is no room. With kKey `run` and `position` of the name are a guess.
   bool Add(const RedisBlockName& name, Scope scope, const Times& times);
+  // So many of the keys are not owed in any group yet.
+  size_t CountNewInAnyGroup(std::span<const BlockKey> keys) const;
+  size_t in_any_group_count() const { return in_any_group_count_; }
+  // False: there is no room. REQUIRES: of keys in any group there are fewer than kInAnyGroupMax, or
+  // this one is among them.
+  bool AddInAnyGroup(const BlockKey& key, const Times& times);
   // Of a predecessor. What is beyond the limit is left out.
   void Restore(const KeptErasure& kept, const Times& times);
   bool IsOwed(const RedisBlockName& name) const;
@@ -79,7 +88,7 @@ class OwedErasures {
   void EndAsked(const RedisBlockName& name, bool is_erased, uint64_t now_us);
   // The group is to be forgotten as a whole, and `revision` of what is kept says so.
   void ReplaceGroup(const GroupId& group, uint64_t revision);
-  // REQUIRES: there is one.
+  // REQUIRES: there is one, beside "any".
   GroupId LargestGroup() const;
   // What is over goes; what is older than `patience_us` is kept from now on.
   void Age(uint64_t now_us, uint64_t patience_us);
@@ -117,6 +126,7 @@ class OwedErasures {
     uint64_t number = 0;    // of the erasure
     uint64_t revision = 0;  // of what is kept, the first with it; 0: none yet
     Times times;
+    uint64_t turn = 0;      // in any group: which time it was; else of which one it knows
     bool is_by_key = false;
     bool is_to_keep = false;
     std::vector<Named> names;
@@ -136,13 +146,21 @@ class OwedErasures {
                                [](const Named& one) { return one.state == State::kErased; });
   }
   bool MayBeLate(const RedisBlockName& name, uint64_t now_us) const;
+  const Owed* FindInAnyGroup(const BlockKey& key) const;
+  // Its erasure in any group, if that is not known to what is owed of the block itself.
+  const Owed* FindNews(const RedisBlockName& name, Blocks::const_iterator found) const;
+  // What is owed of it, numbered as an erasure. nullptr: there is no room.
+  Owed* Open(const Key& key, Scope scope, const Times& times);
+  // What was erased is to be erased again.
+  void EraseAgain(Owed* owed, uint64_t now_us);
   bool AddName(Owed* owed, const RedisBlockName& name, uint64_t now_us);
   void SetState(Named* named, State state);
   Blocks::iterator Remove(Blocks::iterator block);
 
   Blocks blocks_;
   std::deque<RedisBlockName> due_;  // some are no more
-  size_t name_count_ = 0, names_owed_ = 0;
+  size_t name_count_ = 0, names_owed_ = 0, in_any_group_count_ = 0;
+  uint64_t turns_ = 0;
   std::deque<uint64_t> lost_order_;
   std::unordered_map<uint64_t, uint32_t> lost_;  // how often
   uint64_t settled_us_ = UINT64_MAX;

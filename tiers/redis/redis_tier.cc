@@ -210,6 +210,10 @@ void RedisTier::EraseByKey(const RedisBlockName& name) {
   state_->Erase(name, OwedErasures::Scope::kKey);
 }
 
+Status RedisTier::EraseInAnyGroup(std::span<const BlockKey> keys) {
+  return state_->EraseInAnyGroup(keys);
+}
+
 void RedisTier::Drop(const RedisBlockName& name) {
   const Result<bool> must_ask = state_->MustAsk(name.group, false);
   if (!must_ask.ok()) return;

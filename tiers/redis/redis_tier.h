@@ -104,6 +104,7 @@ class RedisTier final : public SharedTier {
   Status Probe(uint64_t probe_id, std::span<const RedisBlockName> names) override;
   void Erase(const RedisBlockName& name) override;
   void EraseByKey(const RedisBlockName& name) override;
+  Status EraseInAnyGroup(std::span<const BlockKey> keys) override;
   void Drop(const RedisBlockName& name) override;
   void Forget(const GroupId& group) override;
   SharedErasureMark MarkErasures() const override;

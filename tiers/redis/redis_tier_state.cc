@@ -309,23 +309,45 @@ std::vector<RedisTier::State::Operation*> RedisTier::State::UnderWay(const Redis
 void RedisTier::State::Erase(const RedisBlockName& name, OwedErasures::Scope scope) {
   if (is_stopped || KnownOf(name.group).is_owed) return;
   for (Operation* const fetch : UnderWay(name, Answer::Kind::kFetch)) fetch->is_erased = true;
-  const uint64_t now_us = RedisNowUs();
-  // Other hosts may let blocks stay for longer, or this one did before.
-  const uint64_t left_us = std::max(options.ttl_ms * 1000, kTtlUsualUs) + kUntilMarginUs;
-  const uint64_t now_s = options.unix_seconds();
-  const OwedErasures::Times times{.now_us = now_us,
-                                  .until_us = now_us + left_us,
-                                  .until_s = now_s + left_us / kUsPerSecond + 1,
-                                  .until_s_untold = now_s + kTtlSecondsMax};
-  // Without room the group of which most is owed is forgotten, once: that makes room.
-  while (!KnownOf(name.group).is_owed && !erasures.Add(name, scope, times)) {
-    const GroupId largest = erasures.LargestGroup();
-    Owe(largest);
-    options.post([self = shared_from_this(), largest] {
-      if (!self->is_stopped) self->options.listener->OnSharedForgotten(largest);
-    });
+  const OwedErasures::Times times = ErasureTimes();
+  while (!KnownOf(name.group).is_owed && !erasures.Add(name, scope, times)) ForgetLargest();
+  EraseSoon();
+}
+
+Status RedisTier::State::EraseInAnyGroup(std::span<const BlockKey> keys) {
+  if (is_stopped) return Status::Ok();
+  const size_t room = OwedErasures::kInAnyGroupMax - erasures.in_any_group_count();
+  if (erasures.CountNewInAnyGroup(keys) > room) {
+    return Status(StatusCode::kNoSpace,
+                  "more keys than can be remembered for groups that are not known here: what was "
+                  "evicted by now stays so; name the group of the others, or evict all");
+  }
+  OwedErasures::Times times = ErasureTimes();
+  // No server can be told before somebody names the group.
+  times.until_s_untold = times.until_s;
+  for (const BlockKey& key : keys) {
+    while (!erasures.AddInAnyGroup(key, times)) ForgetLargest();
   }
   EraseSoon();
+  return Status::Ok();
+}
+
+// Other hosts may let blocks stay for longer, or this one did before.
+OwedErasures::Times RedisTier::State::ErasureTimes() const {
+  const uint64_t left_us = std::max(options.ttl_ms * 1000, kTtlUsualUs) + kUntilMarginUs;
+  const uint64_t now_us = RedisNowUs(), now_s = options.unix_seconds();
+  return {.now_us = now_us,
+          .until_us = now_us + left_us,
+          .until_s = now_s + left_us / kUsPerSecond + 1,
+          .until_s_untold = now_s + kTtlSecondsMax};
+}
+
+void RedisTier::State::ForgetLargest() {
+  const GroupId largest = erasures.LargestGroup();
+  Owe(largest);
+  options.post([self = shared_from_this(), largest] {
+    if (!self->is_stopped) self->options.listener->OnSharedForgotten(largest);
+  });
 }
 
 bool RedisTier::State::IsBarred(const RedisBlockName& name) {

@@ -76,6 +76,7 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
   void Owe(const GroupId& group);
   // ---- erasures ----
   void Erase(const RedisBlockName& name, OwedErasures::Scope scope);
+  Status EraseInAnyGroup(std::span<const BlockKey> keys);
   // It is not to be believed now, and erased under this name as well.
   bool IsBarred(const RedisBlockName& name);
   // At the end of this turn: what is due is begun, what changed is kept.
@@ -100,6 +101,9 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
   void LearnGeneration(const GroupId& group, uint64_t generation);
   void EndRise(const Operation& operation, const Answer& answer);
   void Keep();
+  OwedErasures::Times ErasureTimes() const;
+  // What was erased of it by now need not be remembered any more. Makes room.
+  void ForgetLargest();
   void EraseDue();
   void EndErase(const Operation& operation, const Answer& answer);
   void EndProbe(const Operation& operation, const Answer& answer);

@@ -145,5 +145,25 @@ TEST_F(DaemonErasures, OfTheEndOfAPromptThatOnlyTheServerHasHoldUnderWhateverNam
   ExpectErasedFrom(40);
 }
 
+// Groups are not known to a daemon that has just been started: an operator names keys alone.
+TEST_F(DaemonErasures, OfKeysWhoseGroupNobodyHasOpenedHoldWhenItIsOpened) {
+  StoreAndShare();
+  host_->Begin(SIGKILL);
+  ASSERT_TRUE(host_->daemon().WaitReady()) << host_->daemon().Errors();
+  const std::vector<BlockKey> named = From(40);
+  RequestOptions options;
+  options.flags = protocol::kKeysFlat;
+  const auto evicted = host_->NewClient()->Evict(GroupRef{}, named, options);
+  ASSERT_TRUE(evicted.ok()) << evicted.status().what();
+  EXPECT_EQ(evicted->block_count, 0u);
+  // Its successor knows as well.
+  ASSERT_TRUE(host_->Restart(SIGKILL)) << host_->daemon().Errors();
+  ASSERT_TRUE(Eventually([&] { return host_->IsReady(); }));
+  ExpectErasedFrom(40);
+  EXPECT_EQ(host_->client().Evict(GroupRef{}, Keys(5'000, 8), options).status().code(),
+            StatusCode::kNoSpace)
+      << "more than can be remembered";
+}
+
 }  // namespace
 }  // namespace terrace::test

@@ -59,11 +59,15 @@ class RedisHost {
   }
   // Ended by `signal`, and there again.
   bool Restart(int signal) {
+    Begin(signal);
+    return Connect(part_count_);
+  }
+  // The same; nobody has opened a group yet.
+  void Begin(int signal) {
     client_.reset();
     daemon_.Signal(signal);
     (void)daemon_.Wait();
     daemon_.Start({"--config", config_});
-    return Connect(part_count_);
   }
   std::unique_ptr<Client> NewClient() {
     ClientOptions options;

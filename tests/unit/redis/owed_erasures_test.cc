@@ -263,6 +263,96 @@ TEST(OwedErasures, WhatAPredecessorKeptIsOwedByKey) {
   EXPECT_FALSE(s.owed.IsOwed(NameOf(5)));
 }
 
+// ---- in any group ----
+
+TEST(OwedErasures, InAnyGroupItIsOwedByKeyInEachThatItIsAskedForIn) {
+  Settled s;
+  const std::vector<BlockKey> keys{{5, 5}, {6, 6}};
+  EXPECT_EQ(s.owed.CountNewInAnyGroup(keys), 2u);
+  ASSERT_TRUE(s.owed.AddInAnyGroup(keys[0], At(s.now_us)));
+  EXPECT_EQ(s.owed.CountNewInAnyGroup(keys), 1u);
+  EXPECT_EQ(s.owed.names_owed(), 0u) << "no server can be told of a group that nobody names";
+  EXPECT_FALSE(s.owed.AreSafe(s.owed.begun()));
+  ASSERT_EQ(s.owed.TakeKept(1).size(), 1u);
+  s.owed.OnKept(1);
+  EXPECT_TRUE(s.owed.AreSafe(s.owed.begun()));
+  for (const uint64_t group : {1, 2}) {
+    EXPECT_TRUE(s.owed.IsOwed(NameOf(5, group)));
+    EXPECT_FALSE(s.owed.IsOwed(NameOf(6, group)));
+    s.owed.Name(NameOf(5, group), s.now_us);
+    EXPECT_EQ(s.Take(s.now_us).size(), 1u);
+    s.owed.EndAsked(NameOf(5, group), true, s.now_us);
+    EXPECT_FALSE(s.owed.IsOwed(NameOf(5, group)));
+    EXPECT_TRUE(s.owed.IsOwed(NameOf(5, group, 2))) << "its other members are not erased yet";
+    s.owed.NoteStored(NameOf(5, group));
+    EXPECT_FALSE(s.owed.IsOwed(NameOf(5, group))) << "what is new is not erased again";
+  }
+  EXPECT_TRUE(s.owed.IsOwed(NameOf(5, 3)));
+  s.owed.Age(s.now_us + kLifeUs, 0);
+  EXPECT_FALSE(s.owed.IsOwed(NameOf(5, 3)));
+  EXPECT_FALSE(s.owed.IsOwed(NameOf(5, 1, 2)));
+  EXPECT_EQ(s.owed.in_any_group_count(), 0u);
+  EXPECT_TRUE(s.owed.TakeKept(2).empty());
+}
+
+TEST(OwedErasures, InAnyGroupAgainItIsOwedAgain) {
+  Settled s;
+  ASSERT_TRUE(s.owed.Add(NameOf(5, 1), Scope::kKey, At(s.now_us)));
+  s.EraseAll(s.now_us);
+  EXPECT_FALSE(s.owed.IsOwed(NameOf(5, 1)));
+  for (int turn = 0; turn < 2; ++turn) {
+    ASSERT_TRUE(s.owed.AddInAnyGroup({5, 5}, At(s.now_us)));
+    EXPECT_TRUE(s.owed.IsOwed(NameOf(5, 1))) << turn;
+    s.owed.Name(NameOf(5, 1), s.now_us);
+    EXPECT_TRUE(s.owed.IsOwed(NameOf(5, 1))) << turn;
+    s.EraseAll(s.now_us);
+    EXPECT_FALSE(s.owed.IsOwed(NameOf(5, 1))) << turn;
+  }
+}
+
+TEST(OwedErasures, AGroupThatIsForgottenIsOwedWhatIsErasedInAnyOne) {
+  Settled s;
+  for (uint64_t key = 1; key <= 3; ++key) {
+    ASSERT_TRUE(s.owed.AddInAnyGroup({key, key}, At(s.now_us)));
+  }
+  ASSERT_TRUE(s.owed.Add(NameOf(9, 2), Scope::kName, At(s.now_us)));
+  EXPECT_EQ(s.owed.LargestGroup(), (GroupId{2, 0})) << "only a group can be forgotten";
+  s.owed.ReplaceGroup({2, 0}, 1);
+  EXPECT_TRUE(s.owed.IsOwed(NameOf(1, 2)));
+  EXPECT_EQ(s.owed.in_any_group_count(), 3u);
+}
+
+TEST(OwedErasures, WhatAPredecessorKeptOfAnyGroupIsOwedInEach) {
+  Settled s;
+  s.owed.Restore({{1, 0}, {5, 5}, 1'000'000}, At(s.now_us));
+  s.owed.Restore({{0, 0}, {5, 5}, 1'000'000}, At(s.now_us));
+  s.owed.Restore({{0, 0}, {5, 5}, 1'000'000}, At(s.now_us));
+  EXPECT_EQ(s.owed.in_any_group_count(), 1u);
+  for (const uint64_t group : {1, 2}) {
+    EXPECT_TRUE(s.owed.IsOwed(NameOf(5, group)));
+    s.owed.Name(NameOf(5, group), s.now_us);
+    s.EraseAll(s.now_us);
+    EXPECT_FALSE(s.owed.IsOwed(NameOf(5, group)));
+  }
+  EXPECT_EQ(s.owed.TakeKept(1).size(), 3u) << "of any group, and of both";
+  for (uint64_t key = 0; key < OwedErasures::kBlocksMax; ++key) {
+    s.owed.Restore({{0, 0}, {key, 1}, 1'000'000}, At(s.now_us));
+  }
+  EXPECT_EQ(s.owed.in_any_group_count(), OwedErasures::kInAnyGroupMax);
+}
+
+TEST(OwedErasures, ByKeyAgainItIsOwedUnderEveryNameItHasHad) {
+  Settled s;
+  RedisBlockName guess = NameOf(5);
+  guess.run = {777, 7};
+  ASSERT_TRUE(s.owed.Add(NameOf(5), Scope::kKey, At(s.now_us)));
+  s.EraseAll(s.now_us);
+  ASSERT_TRUE(s.owed.Add(guess, Scope::kKey, At(s.now_us)));
+  EXPECT_TRUE(s.owed.IsOwed(NameOf(5))) << "somebody may have stored it anew in the meantime";
+  s.EraseAll(s.now_us);
+  EXPECT_FALSE(s.owed.IsOwed(NameOf(5)));
+}
+
 // ---- groups ----
 
 TEST(OwedErasures, AGroupThatIsForgottenOwesNothing) {

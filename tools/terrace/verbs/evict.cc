@@ -214,12 +214,15 @@ class EvictVerb : public Verb {
                                    FormatBytes(total_.byte_count));
     if (NotHereCount() > 0 && !is_dry_run_) {
       text += fmt::format(
-          "{} keys name no block of this host. A Redis server is told to erase them "
-          "of the groups that `terrace spaces` lists; a group that no engine has "
-          "opened since the start may have them yet: evict again once it is there\n",
+          "{} keys name no block of this host; what a Redis server has of them is not "
+          "found here any more\n",
           FormatCount(NotHereCount()));
     }
-    if (total_.skipped_count > 0) {
+    if (total_.skipped_count > 0 && is_by_key_) {
+      text += fmt::format(
+          "{} blocks stay in memory alone, leased or pinned; nothing of them can be read below it\n",
+          FormatCount(total_.skipped_count));
+    } else if (total_.skipped_count > 0) {
       text += fmt::format("{} blocks stay: leased, pinned, or continued by a block that stays{}\n",
                           FormatCount(total_.skipped_count),
                           key_texts_.empty() || has_subtree_ ? "" : " (--subtree drops those too)");
