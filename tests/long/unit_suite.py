@@ -71,6 +71,22 @@ def packages_of(build):
     return sorted(found - set(NAMES))
 
 
+def with_debians_python(build, testing):
+    """nspawn's options that have the tests' Python be Debian's: the one that configured the build
+    may lie where the guest has nothing."""
+    cache = (build / "CMakeCache.txt").read_text()
+    python = re.search(r"^_?Python3_EXECUTABLE:\w+=(\S+)", cache, re.MULTILINE)
+    options = []
+    for number, file in enumerate(build.rglob("CTestTestfile.cmake")):
+        text = file.read_text()
+        if python and python[1] in text:
+            other = pathlib.Path(testing) / f"tests-{number}.cmake"
+            other.write_text(text.replace(python[1], "/usr/bin/python3"))
+            other.chmod(0o644)
+            options += ["--bind-ro", f"{other}:{file}"]
+    return options
+
+
 def run_suite(machine, build, source, lines, chosen):
     """The suite's output, as a unit of these settings."""
     words = ["systemd-run", "--wait", "--pipe", "--collect", "--quiet",
@@ -117,7 +133,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     debian_root.add_options(parser)
     parser.add_argument("--build", default=yesterday.ROOT / "build/release", type=pathlib.Path)
-    parser.add_argument("--tests", default="^(integration|python)[.]", help="names of tests, a pattern")
+    parser.add_argument("--tests", default="^(integration|python)[.]",
+                        help="names of tests, a pattern")
     arguments = parser.parse_args()
     debian_root.require("debootstrap", "systemd-nspawn", "nsenter", "dpkg-deb", "cpack", "help2man")
     build = arguments.build.resolve()
@@ -135,7 +152,7 @@ def main():
             root.close()
             # systemd-nspawn's own filter knows neither Landlock nor, here and there, io_uring.
             options = ["--bind-ro", yesterday.ROOT, "--bind", f"{testing}:{build}/Testing",
-                       "--bind", POOL,
+                       "--bind", POOL, *with_debians_python(build, testing),
                        "--system-call-filter=" + " ".join(ADMITTED)]
             with units.Booted(root, options) as machine:
                 machine.run("dpkg", "--install", *root.copy(*paths))

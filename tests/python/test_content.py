@@ -356,6 +356,7 @@ def test_a_hot_set_gives_the_hits_to_an_empty_node(two_nodes):
         assert stored["is_whole"]
         hits = serve(group, replay, stores=False)
         there = serve(empty.open(terrace.SpaceGroup("tiny", [SPACE])), replay, stores=False)
+        print(f"{there} of {hits} hits on the empty node ({there / hits:.2%})")
         assert hits > 2000 and there >= 0.99 * hits, (there, hits)
         again = ask(target, "import", file)
         assert (again["stored_count"], again["existed_count"]) == (0, told["block_count"])
