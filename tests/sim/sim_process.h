@@ -14,6 +14,7 @@
 #include "daemon/block/seams.h"
 #include "sim/frame_writer.h"
 #include "sim/oracle.h"
+#include "sim/swarm.h"
 #include "terrace/protocol.h"
 #include "terrace/protocol_device.h"
 #include "terrace/space.h"
@@ -28,7 +29,8 @@ class SimHost {
   virtual std::byte* SlotMemory(uint32_t domain_index, const SlotAddress& address) = 0;
   virtual void Fail(const std::string& what) = 0;
   virtual Oracle& oracle() = 0;
-  virtual Random& random() = 0;
+  virtual Random& random() = 0;  // of what processes choose in this step
+  virtual Dice& dice() = 0;
   // Lease tokens that processes tell each other, of every domain.
   struct Token {
     LeaseToken token;
@@ -137,6 +139,10 @@ class SimProcess {
   }
   uint64_t Pick(uint64_t count) { return options_.host->random().Next() % count; }
   bool Chance(uint32_t percent) { return Pick(100) < percent; }
+  const Swarm& swarm() { return options_.host->dice().swarm(); }
+  bool Happens(Kind kind, uint32_t plain_ppm) {
+    return options_.host->dice().Happens(kind, plain_ppm);
+  }
   uint64_t SelfMask(uint32_t group_number) const;
   std::span<std::byte> PartMemory(uint32_t group_number, uint32_t member, uint32_t part,
                                   const SlotAddress& address);
@@ -159,7 +165,8 @@ class SimProcess {
   void CommitMember(WriteLease& lease, const PartName& member, const SlotRef& slot,
                     CommitDraft* draft);
   void SendCommit(WriteLease& lease);
-  void SendSmall();
+  void SendAcquire();
+  void SendSmall(Kind verb);
   void WriteSomePart(WriteLease& lease, bool is_stray);
   void EndWrite(size_t index);
   void EndRead(size_t index);
