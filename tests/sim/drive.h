@@ -65,12 +65,10 @@ class Drive {
   void Begin(TierShares& shares) {
     tier_.reset();
     cipher_.reset();
-    disk_ = std::make_unique<SimDisk>(
-        medium_,
-        SimDisk::Options{.seed = random_(),
-                         .queue_max = 16,
-                         .start_us = options_.clock->NowUs(),
-                         .has_stream_per_fault = true});
+    disk_ = std::make_unique<SimDisk>(medium_, SimDisk::Options{.seed = random_(),
+                                                                .queue_max = 16,
+                                                                .start_us = options_.clock->NowUs(),
+                                                                .has_stream_per_fault = true});
     for (size_t fault = 0; fault < kDiskFaultCount; ++fault) {
       disk_->SetRate(static_cast<DiskFault>(fault), options_.fault_rates_ppm[fault]);
     }

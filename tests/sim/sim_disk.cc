@@ -134,9 +134,8 @@ bool SimDisk::Strikes(DiskFault fault) {
   const auto index = static_cast<size_t>(fault);
   const uint32_t rate_ppm = rates_ppm_[index];
   if (rate_ppm == 0) return false;
-  const uint64_t word = options_.has_stream_per_fault
-                            ? HashOf(options_.seed, index, ++draws_[index])
-                            : random_();
+  const uint64_t word =
+      options_.has_stream_per_fault ? HashOf(options_.seed, index, ++draws_[index]) : random_();
   if (word % 1'000'000 >= rate_ppm) return false;
   ++struck_[static_cast<size_t>(fault)];
   return true;

@@ -19,7 +19,7 @@ enum class Sort : uint8_t { kBasic, kVerb, kHappening, kSetting };
 struct Row {
   const char* name;
   Sort sort;
-  uint32_t often = 0;                   // of verbs: in ten thousand choices of a plain world
+  uint32_t often = 0;  // of verbs: in ten thousand choices of a plain world
   std::array<uint64_t, Swarm::kValues> values = {};  // of settings; the first is plain
 };
 constexpr Row Verb(const char* name, uint32_t often) { return {name, Sort::kVerb, often, {}}; }
@@ -160,9 +160,9 @@ bool ParseKinds(const std::string& text, KindSet* kinds, std::string* wrong) {
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find(',', at), text.size());
     const std::string name = text.substr(at, end - at);
-    const auto* const row =
-        std::find_if(std::begin(kRows), std::end(kRows),
-                     [&](const Row& each) { return std::strcmp(each.name, name.c_str()) == 0; });
+    const auto* const row = std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& each) {
+      return std::strcmp(each.name, name.c_str()) == 0;
+    });
     if (row == std::end(kRows)) {
       *wrong = name;
       return false;
@@ -190,9 +190,7 @@ Swarm::Swarm(uint64_t seed) {
   levels_ = drawn_;
 }
 
-uint64_t Swarm::value(Kind setting) const {
-  return ValueIn(setting, level(setting));
-}
+uint64_t Swarm::value(Kind setting) const { return ValueIn(setting, level(setting)); }
 
 uint64_t Swarm::ValueIn(Kind setting, uint64_t world) {
   TERRACE_CHECK(RowOf(setting).sort == Sort::kSetting, "only settings have values");
@@ -288,9 +286,9 @@ std::string StepSet::Text() const {
 
 bool StepSet::contains(uint32_t step) const {
   if (ranges_.empty()) return true;
-  const auto behind = std::upper_bound(
-      ranges_.begin(), ranges_.end(), step,
-      [](uint32_t wanted, const auto& range) { return wanted < range.first; });
+  const auto behind =
+      std::upper_bound(ranges_.begin(), ranges_.end(), step,
+                       [](uint32_t wanted, const auto& range) { return wanted < range.first; });
   return behind != ranges_.begin() && step <= (behind - 1)->second;
 }
 

@@ -20,7 +20,15 @@ constexpr uint64_t kSlabBytes = 2 * kMiB;
 constexpr uint32_t kSlabs = 1;
 
 // Uses of the seed and of a step's streams.
-enum Use : uint64_t { kOfWorld, kOfDaemon, kOfProcesses, kOfActors, kOfBackground, kOfTime, kOfTiers };
+enum Use : uint64_t {
+  kOfWorld,
+  kOfDaemon,
+  kOfProcesses,
+  kOfActors,
+  kOfBackground,
+  kOfTime,
+  kOfTiers
+};
 
 // Processes of three users, some in one domain.
 uint32_t UidOf(uint32_t process) { return 1000 + process % 3; }

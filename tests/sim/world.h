@@ -161,7 +161,8 @@ class World final : public SimHost, public Transport {
   std::array<uint32_t, kDiskFaultCount> DriveFaultRates() const;
   bool drives_fail() const { return options_.swarm.value(Kind::kDriveFaultPpm) > 0; }
   Ending ending() const {
-    return options_.swarm.value(Kind::kPowerLoss) > 0 ? Ending::kPowerLoss : Ending::kKill;
+    const bool is_power = options_.swarm.value(Kind::kPowerLoss) > 0 && !options_.keeps_dram;
+    return is_power ? Ending::kPowerLoss : Ending::kKill;
   }
   uint64_t AboveCapacity() const;
   uint64_t BeyondLimits() const;

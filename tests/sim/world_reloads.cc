@@ -1,4 +1,6 @@
 // What an operator changes while the world goes on: the configuration, and clocks.
+#include <algorithm>
+
 #include "sim/world.h"
 
 namespace terrace::sim {
@@ -47,6 +49,7 @@ void World::MaybeReload() {
   other(Kind::kDeviceHits, &tuned_.device_hits);
   const uint64_t totals = kSegmentsTotal - kSegmentsTotalMin + 1;
   tuned_.segments_total = kSegmentsTotalMin + static_cast<uint32_t>(draws.Pick(totals));
+  segments_held_max_ = std::max(segments_held_max_, tuned_.segments_total);
   store_->Retune(MakeStoreOptions());
   Trace(0x5E10AD00 + tuned_.segments_total);
   ++reloads_;

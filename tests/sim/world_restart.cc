@@ -230,11 +230,9 @@ void World::Crash() {
   OpenOperators();
   CheckRouter();
   // What is above the capacity at a start goes at once.
-  const bool may_lose =
-      drives_fail() || (has_drives() && AboveCapacity() + BeyondLimits() > 0);
+  const bool may_lose = drives_fail() || (has_drives() && AboveCapacity() + BeyondLimits() > 0);
   const auto promise = may_lose ? Survival::Promise::kNothing : Survival::Promise::kSurvival;
-  const std::string verdict =
-      survival_.Judge(TakeSnapshot(), ending(), promise, clock_.NowUs());
+  const std::string verdict = survival_.Judge(TakeSnapshot(), ending(), promise, clock_.NowUs());
   if (!verdict.empty()) Fail("after the end of a daemon: " + verdict);
 }
 

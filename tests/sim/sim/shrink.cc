@@ -67,8 +67,9 @@ std::string ErrorIn(std::FILE* errors, int status) {
 class Shrinker {
  public:
   Shrinker(const RunCase& run, const Case& first, double seconds_max)
-      : run_(run), end_(Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                           std::chrono::duration<double>(seconds_max))) {
+      : run_(run),
+        end_(Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                std::chrono::duration<double>(seconds_max))) {
     result_.smallest = first;
   }
 
@@ -83,6 +84,7 @@ class Shrinker {
     FewerSteps();
     FewerActs();
     FewerKinds();
+    FewerSteps();
     return result_;
   }
 

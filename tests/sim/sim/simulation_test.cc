@@ -1,7 +1,8 @@
 // The simulation as a test. TERRACE_SIM_SEEDS: how many seeds (default 200); TERRACE_SIM_STEPS: of
 // how many events each (default 2,000); TERRACE_SIM_REPLAYS: how many are replayed (default 8);
-// TERRACE_SIM_FIRST_SEED: where to begin, so that a failing seed replays alone; TERRACE_SIM_WITHOUT:
-// kinds to take out of every world (swarm.h); TERRACE_SIM_ACTS: steps in which anybody acts.
+// TERRACE_SIM_FIRST_SEED: where to begin, so that a failing seed replays alone;
+// TERRACE_SIM_WITHOUT: kinds to take out of every world (swarm.h); TERRACE_SIM_ACTS: steps in which
+// anybody acts.
 //
 // A seed that fails is shrunk (shrink.h), for kShrinkSeconds or TERRACE_SIM_SHRINK; 0: not at all.
 // With TERRACE_SIM_SHRINK each seed is tried in a child first, so that what ends a process by other
@@ -20,7 +21,7 @@ namespace terrace::sim {
 namespace {
 
 constexpr uint64_t kShrinkSeconds = 30;
-constexpr unsigned kAttemptSecondsMax = 120;
+constexpr unsigned kFirstSecondsMax = 120;
 constexpr uint64_t kStepsPerSeed = 2'000;
 
 uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
@@ -53,12 +54,16 @@ Case AskedFor(uint64_t seed) {
   return of;
 }
 
-WorldOptions OptionsOfCase(const Worlds& worlds, const Case& of) {
+Swarm SwarmOf(const Case& of) {
   Swarm swarm(of.seed);
   swarm.TakeOut(of.without);
-  WorldOptions options = worlds.options_of(swarm);
+  return swarm;
+}
+
+WorldOptions OptionsOfCase(const Worlds& worlds, const Case& of) {
+  WorldOptions options = worlds.options_of(SwarmOf(of));
   options.seed = of.seed;
-  options.swarm = swarm;
+  options.swarm = SwarmOf(of);
   options.acts = of.acts;
   options.events = of.steps;
   return options;
@@ -72,32 +77,24 @@ RunCase RunCaseOf(const Worlds& worlds) {
   };
 }
 
-std::string SwarmOf(const Case& of) {
-  Swarm swarm(of.seed);
-  swarm.TakeOut(of.without);
-  return swarm.Describe();
-}
-
 // What a person needs of a case that fails; it is shrunk first.
 std::string Report(const Worlds& worlds, const Case& first) {
   const auto command = [&](const Case& of) {
     return "\n  " + of.Environment() +
            " build/release/tests/sim_sim_test --gtest_filter=Simulation." + worlds.test + "\n";
   };
-  std::string text = "seed " + std::to_string(first.seed) + ", swarm: " + SwarmOf(first) +
-                     command(first);
+  std::string text = "seed " + std::to_string(first.seed) +
+                     ", swarm: " + SwarmOf(first).Describe() + command(first);
   const uint64_t seconds = FromEnvironment("TERRACE_SIM_SHRINK", kShrinkSeconds);
   if (seconds == 0) return text;
   const Shrunk shrunk = Shrink(RunCaseOf(worlds), first, static_cast<double>(seconds));
   if (!shrunk.verdict.fails) return text + "it did not fail in a process of its own: not shrunk\n";
-  const size_t kinds_first = Swarm(first.seed).taken_in().count() - first.without.count();
-  Swarm left(first.seed);
-  left.TakeOut(shrunk.smallest.without);
+  const KindSet before = SwarmOf(first).taken_in(), left = SwarmOf(shrunk.smallest).taken_in();
   return text + "shrunk in " + std::to_string(shrunk.attempts) + " attempts from " +
-         std::to_string(first.steps) + " steps and " + std::to_string(kinds_first) + " kinds to " +
-         std::to_string(shrunk.smallest.steps) + " steps, of which somebody acts in " +
-         std::to_string(shrunk.acts_left) + ", and " + std::to_string(left.taken_in().count()) +
-         " kinds: " + KindsText(left.taken_in()) + "\n  " + shrunk.verdict.why +
+         std::to_string(first.steps) + " steps and " + std::to_string(before.count()) +
+         " kinds to " + std::to_string(shrunk.smallest.steps) +
+         " steps, of which somebody acts in " + std::to_string(shrunk.acts_left) + ", and " +
+         std::to_string(left.count()) + " kinds: " + KindsText(left) + "\n  " + shrunk.verdict.why +
          command(shrunk.smallest);
 }
 
@@ -115,7 +112,7 @@ void SayTheSeed(int) {
 
 // For what ends a process without a word.
 std::string TryInChild(const Worlds& worlds, const Case& of) {
-  const Verdict verdict = Attempt(RunCaseOf(worlds), of, kAttemptSecondsMax);
+  const Verdict verdict = Attempt(RunCaseOf(worlds), of, kFirstSecondsMax);
   return verdict.fails ? verdict.why + "\n" + Report(worlds, of) : "";
 }
 
@@ -159,8 +156,10 @@ WorldOptions OptionsOverDevice(const Swarm& swarm) {
 
 constexpr Worlds kServing{"ServesNoWrongByteAndLeaksNoSlot", OptionsOf};
 constexpr Worlds kOverDrives{"WhatOutlivesTheDaemonIsWhatItPromised", OptionsOverDrives};
-constexpr Worlds kOverResizedDrives{"DrivesComeDownToWhatTheyMayHoldWhateverEndsTheDaemon", OptionsOverDrivesThatAreResized};
-constexpr Worlds kOverEncryptedDrives{"WhatOutlivesTheDaemonEncryptedIsWhatItPromised", OptionsOverEncryptedDrives};
+constexpr Worlds kOverResizedDrives{"DrivesComeDownToWhatTheyMayHoldWhateverEndsTheDaemon",
+                                    OptionsOverDrivesThatAreResized};
+constexpr Worlds kOverEncryptedDrives{"WhatOutlivesTheDaemonEncryptedIsWhatItPromised",
+                                      OptionsOverEncryptedDrives};
 constexpr Worlds kOverDeaths{"DramOutlivesTheDaemonAndNeverLies", OptionsOverDeaths};
 constexpr Worlds kOverDevice{"ADevicesBlocksAreRightWhateverItsClientsDo", OptionsOverDevice};
 
@@ -221,7 +220,7 @@ void RunSeeds(const Worlds& worlds, Coverage* sum, uint64_t* count, uint64_t see
   const bool tries_first = FromEnvironment("TERRACE_SIM_SHRINK", 0) > 0;
   for (uint64_t seed = first; seed < first + *count; ++seed) {
     const Case of = AskedFor(seed);
-    if (tries_first) ASSERT_EQ(TryInChild(worlds, of), "");
+    ASSERT_EQ(tries_first ? TryInChild(worlds, of) : "", "");
     uint64_t trace_hash = 0;
     ASSERT_EQ(RunWorld(worlds, of, sum, &trace_hash), "");
   }
