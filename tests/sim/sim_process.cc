@@ -27,6 +27,7 @@ std::span<std::byte> SimProcess::PartMemory(uint32_t group_number, uint32_t memb
 }
 
 uint64_t SimProcess::Send(FrameWriter& frame, uint64_t request_id, Pending pending) {
+  pending.asked_us = options_.host->now_us();
   pending_[request_id] = std::move(pending);
   options_.host->SendToDaemon(options_.number, frame.Take());
   return request_id;
@@ -150,7 +151,7 @@ void SimProcess::WriteSomePart(WriteLease& lease, bool is_stray) {
   }
   if (open.empty()) return;
   const auto [key, member, part, slot_index] = open[is_stray ? Pick(open.size()) : 0];
-  const PartName name{options_.domain_index,
+  const PartName name{options_.host->TrustOf(options_.domain_index),
                       lease.group_number,
                       lease.keys[key],
                       lease.reserved[key].commit_id,
@@ -174,7 +175,7 @@ protocol::CommitEntry SimProcess::CommitPart(WriteLease& lease, const PartName& 
                                        {space, name.key, name.commit_id, name.part});
     checksums->push_back(
         ChecksumPart(PartMemory(lease.group_number, name.member, name.part, address), seed));
-    if (Happens(Kind::kWrongChecksums, 20'000)) {  // other bytes', it says
+    if (!options_.never_lies && Happens(Kind::kWrongChecksums, 20'000)) {  // other bytes', it says
       checksums->back().high ^= 1;
       options_.host->oracle().PartClaimedWrongly(name,
                                                  options_.host->shared_writes()[lease.token].uid);
@@ -240,7 +241,7 @@ void SimProcess::SendCommit(WriteLease& lease) {
     if (lease.reserved[k].status != 0) continue;
     for (uint32_t m = 0; m < kGroupMembersMax; ++m) {
       if ((lease.member_mask >> m & 1) == 0) continue;
-      const PartName member{.domain_index = options_.domain_index,
+      const PartName member{.domain_index = options_.host->TrustOf(options_.domain_index),
                             .group_number = lease.group_number,
                             .key = lease.keys[k],
                             .commit_id = lease.reserved[k].commit_id,
@@ -287,6 +288,7 @@ void SimProcess::EndRead(size_t index) {
 // before this process lets go. Parts that were told stay right even if their block has left.
 void SimProcess::JudgeRead(const ReadLease& lease) {
   const SpaceGroupSpec& spec = options_.host->GroupSpec(lease.group_number);
+  const uint32_t trust = options_.host->TrustOf(options_.domain_index);
   size_t slot = 0;
   bool is_prefix_ready = true;  // a Ready block may leave with a coming one before it
   for (uint32_t b = 0; b < lease.is_ready.size(); ++b) {
@@ -301,13 +303,16 @@ void SimProcess::JudgeRead(const ReadLease& lease) {
             (!lease.is_lost[b] && is_prefix_ready) || lease.part_ready.contains(PartIndex(b, m, p));
         if (!is_readable) continue;
         const auto bytes = PartMemory(lease.group_number, m, p, address);
-        const PartName name{options_.domain_index, lease.group_number, lease.keys[b], 0, m, p};
+        const PartName name{trust, lease.group_number, lease.keys[b], 0, m, p};
         const std::string verdict = options_.host->oracle().Judge(name, bytes, options_.uid);
         if (!verdict.empty()) options_.host->Fail(verdict);
         if (commit_id != 0 && ClaimedCommit(bytes) != commit_id) {
           options_.host->Fail("one block mixes two commits: key " + ToHex(lease.keys[b]));
         }
         commit_id = ClaimedCommit(bytes);
+        if (options_.host->WasForgotten(options_.domain_index, commit_id, lease.asked_us)) {
+          options_.host->Fail("a block from before a Reset is served: key " + ToHex(lease.keys[b]));
+        }
       }
     }
   }
@@ -369,8 +374,9 @@ void SimProcess::SendSmall(Kind verb) {
     default: {
       const uint64_t request_id = next_request_id_++;
       FrameWriter frame(Verb::kReset, request_id);
-      frame.Put(protocol::ResetRequest{.group_handle = group_handles_[Pick(kSimGroups)]});
-      Send(frame, request_id, {.verb = Verb::kReset});
+      const auto group = static_cast<uint32_t>(Pick(kSimGroups));
+      frame.Put(protocol::ResetRequest{.group_handle = group_handles_[group]});
+      Send(frame, request_id, {.verb = Verb::kReset, .known = options_.host->KnownCommits(group)});
       return;
     }
   }
@@ -478,6 +484,8 @@ void SimProcess::HandleReply(const protocol::FrameHeader& header,
       return HandleReserved(pending, body);
     case Verb::kCommit:
       return HandleCommitted(pending, body);
+    case Verb::kReset:
+      return options_.host->Forgotten(options_.domain_index, pending.known);
     default:
       return;
   }
@@ -491,7 +499,8 @@ void SimProcess::HandleAcquired(const Pending& pending, uint64_t request_id, Bod
   ReadLease lease{.token = reply.token,
                   .group_number = pending.group_number,
                   .member_mask = reply.member_mask,
-                  .keys = pending.keys};
+                  .keys = pending.keys,
+                  .asked_us = pending.asked_us};
   const auto spans = body.GetAll<protocol::BlockSpan>(reply.span_count);
   lease.slots = body.GetAll<SlotAddress>(reply.slot_count);
   if (!body.ok() || (!is_join && lease.slots.size() !=

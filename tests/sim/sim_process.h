@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -47,6 +48,14 @@ class SimHost {
     uint32_t uid = 0;  // of who reserved
   };
   virtual std::map<LeaseToken, SharedWrite>& shared_writes() = 0;
+  // Two domains that are hosts of one are one to the oracle.
+  virtual uint32_t TrustOf(uint32_t domain_index) const = 0;
+  virtual uint64_t now_us() const = 0;
+  // Commits of the group that anybody has; those are not to be found by whoever asks for them in
+  // that domain from now on; whether one was.
+  virtual std::set<CommitId> KnownCommits(uint32_t group_number) = 0;
+  virtual void Forgotten(uint32_t domain_index, const std::set<CommitId>& commits) = 0;
+  virtual bool WasForgotten(uint32_t domain_index, CommitId commit_id, uint64_t asked_us) const = 0;
   // The key universe: chain `chain` of a group, block by block.
   virtual const std::vector<BlockKey>& Chain(uint32_t chain) const = 0;
   virtual const SpaceGroupSpec& GroupSpec(uint32_t group_number) const = 0;
@@ -67,6 +76,7 @@ class SimProcess {
     uint64_t self_mask = 1;      // members it reads and writes, of groups that have them
     bool never_expires = false;  // gives no block a time to live
     bool keeps_worth = false;    // and says nothing else that changes a record already written
+    bool never_lies = false;     // about checksums
     bool has_device = false;     // maps the device's memory, and copies for the daemon
     SimHost* host = nullptr;
   };
@@ -103,6 +113,7 @@ class SimProcess {
     std::vector<bool> is_followed;           // [block]
     std::map<uint64_t, bool> part_ready;     // of blocks told part by part, see PartIndex
     std::map<uint32_t, uint32_t> next_part;  // of a member, in the order of layers
+    uint64_t asked_us = 0;
     bool is_revoked = false;
   };
   struct WriteLease {
@@ -124,6 +135,8 @@ class SimProcess {
     std::vector<bool> must_fail;  // Commit: entries that lied about their generation
     bool is_foreign = false;      // Join by another domain's token
     bool is_by_parts = false;
+    uint64_t asked_us = 0;
+    std::set<CommitId> known;   // Reset: when it was asked for
     bool wants_device = false;  // may be answered with slots there
   };
   // A work order that is not answered yet, nor ever may be.

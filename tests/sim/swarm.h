@@ -77,6 +77,9 @@ enum class Kind : uint8_t {
   kDeafRouters,
   kDaemonEnds,
   kDriveResizes,
+  kServerAway,
+  kServerFull,
+  kServerLoses,
   // Of the tier below in memory, in the order of Fault.
   kTierReadFails,
   kTierWriteFails,

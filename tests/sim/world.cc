@@ -69,6 +69,7 @@ World::World(const WorldOptions& options)
         .self_mask = 1 + HashOf(options_.seed, kOfProcesses, p) % 3,
         .never_expires = has_successors(),  // a second after a restart is not exact
         .keeps_worth = has_drives() && ending() == Ending::kPowerLoss,
+        .never_lies = options_.has_server,  // who may read what is wrong is a host's own affair
         .has_device = options_.has_device && p / 2 % 2 == 0,
         .host = this}));
     Connect(p);
@@ -123,7 +124,7 @@ void World::MakeDomains() {
   for (uint32_t d = 0; d < 2; ++d) {
     Domain& domain = domains_[d];
     for (size_t i = 0; i < secrets_[d].size(); ++i) {
-      secrets_[d][i] = static_cast<std::byte>(HashOf(options_.seed, kOfWorld, d, i));
+      secrets_[d][i] = static_cast<std::byte>(HashOf(options_.seed, kOfWorld, TrustOf(d), i));
     }
     MakeArena(&domain);
     if (options_.has_device) MakeDevice(d);
@@ -138,6 +139,7 @@ void World::MakeDomains() {
                                   *shares_);
     }
     if (options_.below == WorldOptions::Below::kMemory) MakeMemoryTier(d);
+    if (options_.has_server) domain.shared = std::make_unique<MemorySharedTier>(server_);
   }
 }
 
@@ -245,6 +247,7 @@ DomainOptions World::MakeDomainOptions(uint32_t domain_index) {
     domain.lower_tiers = {&of.drive->tier()};
     domain.scrub_bytes_per_second = tuned_.scrub_bytes;
   }
+  domain.shared.tier = of.shared.get();
   if (of.device) {
     domain.device = {.tier = of.device.get(),
                      .device = kSimDevice,
@@ -274,6 +277,8 @@ void World::MakeStore() {
   for (Domain& domain : domains_) {
     if (domain.fault_tier) domain.fault_tier->SetListener(&store_->events());
     if (domain.drive) domain.drive->tier().SetListener(&store_->events());
+    const auto d = static_cast<uint32_t>(&domain - domains_.data());
+    if (domain.shared) domain.shared->SetListener(&store_->events().shared_listener(d));
   }
 }
 
@@ -413,6 +418,7 @@ void World::RunBackground() {
       }
     }
     if (domain.memory_tier) domain.memory_tier->RunUntil(clock_.NowUs());
+    if (domain.shared) RunServer(domain);
     if (!domain.fault_tier) continue;
     if (background_random_.Pick(50) == 0) domain.fault_tier->ReleaseHung();
     if (dice_.Happens(Kind::kTierOff, 2'500)) domain.fault_tier->SwitchOff();
@@ -539,6 +545,7 @@ void World::LetEverybodyGo() {
   while (clock_.NowUs() < end_us && failure_.empty()) {
     for (Domain& domain : domains_) {
       if (domain.fault_tier) domain.fault_tier->ReleaseHung();
+      if (domain.shared) domain.shared->is_away = domain.shared->is_full = false;
     }
     Advance(200'000);
     store_->CheckInvariants(CheckScope::kIncremental);
@@ -604,6 +611,7 @@ void World::EvictEverything() {
   while (clock_.NowUs() < end_us) {
     for (Domain& domain : domains_) {
       if (domain.fault_tier) domain.fault_tier->ReleaseHung();
+      if (domain.shared) domain.shared->is_away = domain.shared->is_full = false;
     }
     Advance(200'000);
   }
@@ -621,6 +629,8 @@ void World::AddCounters(Coverage* sum) const {
     sum->relocated += stats.blocks_relocated;
     sum->blocks_adopted += stats.blocks_adopted;
     sum->blocks_refuted += stats.blocks_refuted;
+    if (stats.shared) sum->blocks_fetched += stats.shared->blocks_fetched;
+    if (stats.shared) sum->blocks_given += stats.shared->blocks_stored;
     if (!stats.device) continue;
     sum->orders_issued += stats.device->orders.issued;
     sum->orders_reissued += stats.device->orders.reissued;
@@ -641,6 +651,7 @@ Coverage World::coverage() const {
   sum.router_checks = router_checks_;
   sum.slabs_given = slabs_given_;
   sum.shrinks = shrinks_;
+  sum.forgotten_checked = forgotten_us_.size();
   sum.reloads = reloads_;
   sum.stalls = stalls_;
   sum.wall_jumps = wall_jumps_;

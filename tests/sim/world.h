@@ -16,7 +16,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "daemon/session/session.h"
@@ -24,6 +26,7 @@
 #include "daemon/store/store.h"
 #include "sim/drive.h"
 #include "sim/fault_tier.h"
+#include "sim/memory_shared_tier.h"
 #include "sim/memory_tier.h"
 #include "sim/oracle.h"
 #include "sim/router.h"
@@ -47,6 +50,9 @@ struct WorldOptions {
   // DRAM outlives a killed daemon. Its clients go on as ghosts of their sessions, which may still
   // touch what it gave them, and as clients of the next one.
   bool keeps_dram = false;
+  // A server below, through which the two domains are two hosts of one: what one has committed the
+  // other may read.
+  bool has_server = false;
   // Memory of a device above DRAM, whose copies half the processes make.
   bool has_device = false;
   std::atomic<uint32_t>* step = nullptr;  // where it is, for whoever watches
@@ -77,9 +83,12 @@ struct Coverage {
   uint64_t orders_expired = 0;
   uint64_t events_told = 0;
   uint64_t router_checks = 0;
-  uint64_t slabs_given = 0;  // of drives: to the other domain, or for want of capacity
-  uint64_t shrinks = 0;      // of drives that held more then than they may
-  uint64_t relocated = 0;    // blocks that were moved for that
+  uint64_t slabs_given = 0;     // of drives: to the other domain, or for want of capacity
+  uint64_t shrinks = 0;         // of drives that held more then than they may
+  uint64_t relocated = 0;       // blocks that were moved for that
+  uint64_t blocks_fetched = 0;  // from the server
+  uint64_t blocks_given = 0;    // to it
+  uint64_t forgotten_checked = 0;
   uint64_t reloads = 0;
   uint64_t stalls = 0;      // of the monotonic clock
   uint64_t wall_jumps = 0;  // of the other one
@@ -112,6 +121,13 @@ class World final : public SimHost, public Transport {
   SpaceId MemberSpace(uint32_t group_number, uint32_t member) const override {
     return spaces_[group_number][member];
   }
+  uint32_t TrustOf(uint32_t domain_index) const override {
+    return options_.has_server ? 0 : domain_index;
+  }
+  uint64_t now_us() const override { return world_us_; }
+  std::set<CommitId> KnownCommits(uint32_t group_number) override;
+  void Forgotten(uint32_t domain_index, const std::set<CommitId>& commits) override;
+  bool WasForgotten(uint32_t domain_index, CommitId commit_id, uint64_t asked_us) const override;
   const DomainSecret& Secret(uint32_t domain_index) const override {
     return secrets_[domain_index];
   }
@@ -131,6 +147,7 @@ class World final : public SimHost, public Transport {
     std::unique_ptr<MemoryTier> memory_tier;
     std::unique_ptr<FaultTier> fault_tier;
     std::unique_ptr<Drive> drive;
+    std::unique_ptr<MemorySharedTier> shared;
     std::unique_ptr<HbmTier> device;
     std::vector<std::byte> slabs;
     SessionId operator_session = 0;  // who looks at everything
@@ -221,6 +238,9 @@ class World final : public SimHost, public Transport {
   void CheckNothingComesBack();
   void Restore();
 
+  // world_server.cc
+  void RunServer(Domain& domain);
+
   // world_ghosts.cc
   void EndClients();
   void LeaveGhosts();
@@ -288,6 +308,8 @@ class World final : public SimHost, public Transport {
   SessionId next_session_id_ = 1;
   uint64_t trace_hash_ = 0x9E3779B97F4A7C15;
   uint64_t steps_ = 0;
+  SharedServer server_;
+  std::map<std::pair<uint32_t, CommitId>, uint64_t> forgotten_us_;  // by domain, since when
   KeptGroups kept_groups_;
   Survival survival_;
   struct Answer {

@@ -32,7 +32,7 @@ void World::TakeConfiguration() {
 
 // Some keys have other values from now on, and a successor begins with them.
 void World::MaybeReload() {
-  if (!dice_.Happens(Kind::kReloads, 4'000)) return;
+  if (!dice_.Happens(Kind::kReloads, 1'500)) return;
   SimRandom draws(dice_.Word(Kind::kReloads));
   const auto other = [&draws](Kind setting, uint64_t* value) {
     const uint64_t world = draws.Pick(2 * Swarm::kValues);

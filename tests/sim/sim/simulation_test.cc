@@ -142,7 +142,7 @@ WorldOptions OptionsOverEncryptedDrives(const Swarm& swarm) {
 // Clients of a dead daemon go on reading and writing where it let them. Some worlds have drives
 // below: a block there and in DRAM is one block.
 WorldOptions OptionsOverDeaths(const Swarm& swarm) {
-  const bool has_drives = swarm.value(Kind::kTierBelow) > 0;
+  const bool has_drives = swarm.value(Kind::kTierBelow) == 0;
   return {.below = has_drives ? WorldOptions::Below::kDrives : WorldOptions::Below::kNothing,
           .keeps_dram = true};
 }
@@ -154,6 +154,13 @@ WorldOptions OptionsOverDevice(const Swarm& swarm) {
   return options;
 }
 
+// Domains that are two hosts on one server.
+WorldOptions OptionsOverServer(const Swarm& swarm) {
+  WorldOptions options = OptionsOf(swarm);
+  options.has_server = true;
+  return options;
+}
+
 constexpr Worlds kServing{"ServesNoWrongByteAndLeaksNoSlot", OptionsOf};
 constexpr Worlds kOverDrives{"WhatOutlivesTheDaemonIsWhatItPromised", OptionsOverDrives};
 constexpr Worlds kOverResizedDrives{"DrivesComeDownToWhatTheyMayHoldWhateverEndsTheDaemon",
@@ -162,6 +169,7 @@ constexpr Worlds kOverEncryptedDrives{"WhatOutlivesTheDaemonEncryptedIsWhatItPro
                                       OptionsOverEncryptedDrives};
 constexpr Worlds kOverDeaths{"DramOutlivesTheDaemonAndNeverLies", OptionsOverDeaths};
 constexpr Worlds kOverDevice{"ADevicesBlocksAreRightWhateverItsClientsDo", OptionsOverDevice};
+constexpr Worlds kOverServer{"HostsThatShareAServerNeverLie", OptionsOverServer};
 
 class Simulation : public testing::Test {
  protected:
@@ -195,6 +203,9 @@ void Add(const Coverage& one, Coverage* sum) {
   sum->slabs_given += one.slabs_given;
   sum->shrinks += one.shrinks;
   sum->relocated += one.relocated;
+  sum->blocks_fetched += one.blocks_fetched;
+  sum->blocks_given += one.blocks_given;
+  sum->forgotten_checked += one.forgotten_checked;
   sum->reloads += one.reloads;
   sum->stalls += one.stalls;
   sum->wall_jumps += one.wall_jumps;
@@ -375,6 +386,26 @@ TEST_F(Simulation, ADevicesBlocksAreRightWhateverItsClientsDo) {
   EXPECT_GT(sum.orders_wrong, count / 4);
   EXPECT_GT(sum.orders_expired, count / 4);
   EXPECT_GT(sum.slots_on_device, 5 * count);
+}
+
+// What a host has given the server is right on the other one, whatever the server loses and however
+// often it is away; and what was there before a Reset is not found on the host that was told of it.
+// PROMISE: T01 two hosts on a server that goes away and loses blocks
+// PROMISE: T03 two hosts on a server that goes away and loses blocks
+TEST_F(Simulation, HostsThatShareAServerNeverLie) {
+  Coverage sum;
+  uint64_t count = 0;
+  ASSERT_NO_FATAL_FAILURE(RunSeeds(kOverServer, &sum, &count, kSeedsOfVariants));
+  std::printf("%llu seeds: %llu blocks given, %llu fetched, %llu forgotten, %llu parts judged\n",
+              static_cast<unsigned long long>(count),
+              static_cast<unsigned long long>(sum.blocks_given),
+              static_cast<unsigned long long>(sum.blocks_fetched),
+              static_cast<unsigned long long>(sum.forgotten_checked),
+              static_cast<unsigned long long>(sum.parts_judged));
+  if (count < 20) return;
+  EXPECT_GT(sum.blocks_given, count);
+  EXPECT_GT(sum.blocks_fetched, count);
+  EXPECT_GT(sum.forgotten_checked, count);
 }
 
 uint64_t TraceHash(const Worlds& worlds, const Case& of) {
