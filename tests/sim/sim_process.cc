@@ -175,7 +175,7 @@ protocol::CommitEntry SimProcess::CommitPart(WriteLease& lease, const PartName& 
                                        {space, name.key, name.commit_id, name.part});
     checksums->push_back(
         ChecksumPart(PartMemory(lease.group_number, name.member, name.part, address), seed));
-    if (!options_.never_lies && Happens(Kind::kWrongChecksums, 20'000)) {  // other bytes', it says
+    if (Happens(Kind::kWrongChecksums, 20'000)) {  // other bytes', it says
       checksums->back().high ^= 1;
       options_.host->oracle().PartClaimedWrongly(name,
                                                  options_.host->shared_writes()[lease.token].uid);
@@ -223,10 +223,14 @@ void SimProcess::CommitMember(WriteLease& lease, const PartName& member, const S
   if (DeclareAbsent(lease, key_index, member.member)) {
     return add({.flags = protocol::kCommitAbsent, .part_count = part_count}, false);
   }
+  // Who has joined a lease twice commits a part once: of two claims one may be believed.
+  std::set<uint64_t>& committed = options_.host->shared_writes()[lease.token].committed;
   PartName name = member;
   for (name.part = 0; name.part < part_count; ++name.part) {
     const auto state = lease.part_state.find(PartIndex(key_index, name.member, name.part));
-    if (state != lease.part_state.end() && state->second == 1) {
+    const uint64_t part_index = PartIndex(key_index, name.member, name.part);
+    const bool is_written = state != lease.part_state.end() && state->second == 1;
+    if (is_written && committed.insert(part_index).second) {
       add(CommitPart(lease, name, slot.address, &draft->checksums), false);
     } else if (state == lease.part_state.end() && Happens(Kind::kStaleCommits, 30'000)) {
       add({.part_first = static_cast<uint16_t>(name.part), .part_count = 1}, true);

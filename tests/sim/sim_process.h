@@ -45,6 +45,7 @@ class SimHost {
   struct SharedWrite {
     std::vector<BlockKey> keys;
     std::map<uint64_t, uint32_t> writer_of_part;
+    std::set<uint64_t> committed;
     uint32_t uid = 0;  // of who reserved
   };
   virtual std::map<LeaseToken, SharedWrite>& shared_writes() = 0;
@@ -76,7 +77,6 @@ class SimProcess {
     uint64_t self_mask = 1;      // members it reads and writes, of groups that have them
     bool never_expires = false;  // gives no block a time to live
     bool keeps_worth = false;    // and says nothing else that changes a record already written
-    bool never_lies = false;     // about checksums
     bool has_device = false;     // maps the device's memory, and copies for the daemon
     SimHost* host = nullptr;
   };

@@ -69,7 +69,6 @@ World::World(const WorldOptions& options)
         .self_mask = 1 + HashOf(options_.seed, kOfProcesses, p) % 3,
         .never_expires = has_successors(),  // a second after a restart is not exact
         .keeps_worth = has_drives() && ending() == Ending::kPowerLoss,
-        .never_lies = options_.has_server,  // who may read what is wrong is a host's own affair
         .has_device = options_.has_device && p / 2 % 2 == 0,
         .host = this}));
     Connect(p);

@@ -328,7 +328,7 @@ TEST_F(Simulation, DrivesComeDownToWhatTheyMayHoldWhateverEndsTheDaemon) {
   if (count < 20) return;
   EXPECT_GT(sum.shrinks, count / 4);
   EXPECT_GT(sum.relocated, count / 4);
-  EXPECT_GT(sum.slabs_given, count);
+  EXPECT_GT(sum.slabs_given, count / 4);
   EXPECT_GT(sum.blocks_restored, count);
   EXPECT_GT(sum.survivors_checked, count);
   EXPECT_GT(sum.erased_checked, count);
@@ -360,7 +360,7 @@ TEST_F(Simulation, DramOutlivesTheDaemonAndNeverLies) {
               static_cast<unsigned long long>(sum.parts_judged));
   if (count < 20) return;
   EXPECT_GT(sum.restarts, 2 * count);
-  EXPECT_GT(sum.blocks_adopted, 10 * count);
+  EXPECT_GT(sum.blocks_adopted, 5 * count);
   EXPECT_GT(sum.blocks_restored, count);
   EXPECT_GT(sum.parts_judged, 100 * count);
 }
