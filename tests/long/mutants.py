@@ -92,7 +92,8 @@ def build(targets):
 
 def judge(program, tests):
     return run([str(BUILD / "tests" / program), f"--gtest_filter={tests}"],
-               env={**os.environ, "TERRACE_SIM_SEEDS": str(SEEDS)}, timeout=RUN_SECONDS_MAX)
+               env={**os.environ, "TERRACE_SIM_SEEDS": str(SEEDS), "TERRACE_SIM_SHRINK": "0"},
+               timeout=RUN_SECONDS_MAX)
 
 
 def caught_by(output):

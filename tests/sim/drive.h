@@ -2,6 +2,7 @@
 // disk and tier are one daemon's.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <random>
 #include <string>
@@ -24,7 +25,7 @@ class Drive {
     uint32_t domain_index = 0;
     DomainSecret secret{};
     uint64_t seed = 1;
-    uint32_t fault_rate_ppm = 0;  // of every fault a drive has
+    std::array<uint32_t, kDiskFaultCount> fault_rates_ppm = {};
     const Clock* clock = nullptr;
     bool is_encrypted = false;
   };
@@ -64,11 +65,12 @@ class Drive {
   void Begin(TierShares& shares) {
     tier_.reset();
     cipher_.reset();
-    disk_ = std::make_unique<SimDisk>(
-        medium_,
-        SimDisk::Options{.seed = random_(), .queue_max = 16, .start_us = options_.clock->NowUs()});
+    disk_ = std::make_unique<SimDisk>(medium_, SimDisk::Options{.seed = random_(),
+                                                                .queue_max = 16,
+                                                                .start_us = options_.clock->NowUs(),
+                                                                .has_stream_per_fault = true});
     for (size_t fault = 0; fault < kDiskFaultCount; ++fault) {
-      disk_->SetRate(static_cast<DiskFault>(fault), options_.fault_rate_ppm);
+      disk_->SetRate(static_cast<DiskFault>(fault), options_.fault_rates_ppm[fault]);
     }
     if (options_.is_encrypted) {
       cipher_ = std::make_unique<CipherDisk>(*disk_, CipherDisk::Options{});

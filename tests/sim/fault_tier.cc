@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "sim/swarm.h"
 #include "terrace/check.h"
 
 namespace terrace::sim {
@@ -19,7 +20,8 @@ constexpr Status kSwitchedOff(StatusCode::kUnsupported, "the tier is switched of
 
 bool FaultTier::Strikes(Fault fault) {
   const auto index = static_cast<size_t>(fault);
-  if (rates_ppm_[index] == 0 || random_() % kMillion >= rates_ppm_[index]) return false;
+  if (rates_ppm_[index] == 0) return false;
+  if (HashOf(seed_, index, ++draws_[index]) % kMillion >= rates_ppm_[index]) return false;
   ++struck_[index];
   return true;
 }

@@ -34,7 +34,7 @@ inline constexpr size_t kFaultCount = 10;
 class FaultTier : public Tier, public TierListener {
  public:
   // Make this object the listener of `tier`. No fault strikes before SetRate.
-  FaultTier(Tier& tier, uint64_t seed) : tier_(tier), random_(seed) {}
+  FaultTier(Tier& tier, uint64_t seed) : tier_(tier), seed_(seed), random_(seed) {}
 
   void SetListener(TierListener* listener) { listener_ = listener; }
   // How often `fault` strikes, of a million calls it can strike. A transfer suffers one at most.
@@ -137,8 +137,10 @@ class FaultTier : public Tier, public TierListener {
   void Report(TransferId transfer_id, const Transfer& transfer, Status status);
 
   Tier& tier_;
+  const uint64_t seed_;
   TierListener* listener_ = nullptr;
   std::array<uint32_t, kFaultCount> rates_ppm_ = {};
+  std::array<uint64_t, kFaultCount> draws_ = {};  // each fault's stream is its own
   std::array<uint64_t, kFaultCount> struck_ = {};
   std::mt19937_64 random_;
   bool is_off_ = false;

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "sim/swarm.h"
 #include "terrace/check.h"
 #include "terrace/units.h"
 
@@ -130,8 +131,12 @@ SimDisk::SimDisk(SimMedium& medium, const Options& options)
 }
 
 bool SimDisk::Strikes(DiskFault fault) {
-  const uint32_t rate_ppm = rates_ppm_[static_cast<size_t>(fault)];
-  if (rate_ppm == 0 || random_() % 1'000'000 >= rate_ppm) return false;
+  const auto index = static_cast<size_t>(fault);
+  const uint32_t rate_ppm = rates_ppm_[index];
+  if (rate_ppm == 0) return false;
+  const uint64_t word =
+      options_.has_stream_per_fault ? HashOf(options_.seed, index, ++draws_[index]) : random_();
+  if (word % 1'000'000 >= rate_ppm) return false;
   ++struck_[static_cast<size_t>(fault)];
   return true;
 }

@@ -112,6 +112,7 @@ class SimDisk final : public Disk {
     uint64_t latency_us_max = 300;
     uint64_t bytes_per_us = 4000;
     uint64_t start_us = 0;
+    bool has_stream_per_fault = false;  // how often one strikes shifts no other's draws
   };
   SimDisk(SimMedium& medium, const Options& options);
 
@@ -178,6 +179,7 @@ class SimDisk final : public Disk {
   std::vector<Pending> stuck_;
   std::array<uint32_t, kDiskFaultCount> rates_ppm_ = {};
   std::array<uint64_t, kDiskFaultCount> struck_ = {};
+  std::array<uint64_t, kDiskFaultCount> draws_ = {};
   uint64_t now_us_ = 0;
   uint64_t link_free_at_us_ = 0;
   uint64_t submitted_ = 0;

@@ -27,6 +27,7 @@ std::span<std::byte> SimProcess::PartMemory(uint32_t group_number, uint32_t memb
 }
 
 uint64_t SimProcess::Send(FrameWriter& frame, uint64_t request_id, Pending pending) {
+  pending.asked_us = options_.host->now_us();
   pending_[request_id] = std::move(pending);
   options_.host->SendToDaemon(options_.number, frame.Take());
   return request_id;
@@ -57,28 +58,20 @@ void SimProcess::Begin() {
   }
 }
 
-// Not with the first frames: the answers to those must be on their way.
-void SimProcess::AttachDevice() {
-  const uint64_t request_id = next_request_id_++;
-  FrameWriter frame(protocol::kVerbDeviceAttach, request_id);
-  protocol::DeviceAttachRequest request;
-  std::memcpy(request.device, kSimDevice, sizeof(kSimDevice));
-  frame.Put(request);
-  Send(frame, request_id, {.verb = protocol::kVerbDeviceAttach});
-}
-
 protocol::KeysRequest SimProcess::KeysOf(Verb verb, uint32_t group_number,
                                          std::vector<BlockKey>* keys) {
-  const std::vector<BlockKey>& chain = options_.host->Chain(Pick(kSimChains));
+  const std::vector<BlockKey>& chain = options_.host->Chain(Pick(swarm().value(Kind::kChains)));
   keys->assign(chain.begin(), chain.begin() + 1 + Pick(chain.size()));
   protocol::KeysRequest request;
   request.group_handle = group_handles_[group_number];
   request.key_count = static_cast<uint32_t>(keys->size());
-  request.hints.deadline_us = static_cast<uint32_t>(1 + Pick(200'000));
-  if (Chance(30)) request.hints.by_verb = static_cast<uint8_t>(1 + Pick(8));
-  if (Chance(10)) request.hints.min_tokens = static_cast<uint32_t>(Pick(64));
-  if (Chance(5)) request.hints.ttl_s = static_cast<uint32_t>(1 + Pick(3));
-  if (Chance(20)) request.hints.priority = static_cast<uint8_t>(Pick(101));
+  request.hints.deadline_us = static_cast<uint32_t>(1 + Pick(swarm().value(Kind::kDeadlineUs)));
+  if (Happens(Kind::kByVerb, 300'000)) request.hints.by_verb = static_cast<uint8_t>(1 + Pick(8));
+  if (Happens(Kind::kMinTokens, 100'000)) {
+    request.hints.min_tokens = static_cast<uint32_t>(Pick(64));
+  }
+  if (Happens(Kind::kTtl, 50'000)) request.hints.ttl_s = static_cast<uint32_t>(1 + Pick(3));
+  if (Happens(Kind::kPriority, 200'000)) request.hints.priority = static_cast<uint8_t>(Pick(101));
   if (options_.never_expires) request.hints.ttl_s = 0;
   if (options_.keeps_worth) request.hints.priority = protocol::kPriorityUnset;
   // What the verb has no use for would be refused.
@@ -108,7 +101,7 @@ void SimProcess::SendKeys(Verb verb, uint32_t flags) {
 
 void SimProcess::SendReserve() {
   if (writes_.size() >= 4) return;
-  SendKeys(Verb::kReserve, Chance(10) ? protocol::kKeysFlat : 0);
+  SendKeys(Verb::kReserve, Happens(Kind::kFlatKeys, 100'000) ? protocol::kKeysFlat : 0);
 }
 
 void SimProcess::SendJoin() {
@@ -158,7 +151,7 @@ void SimProcess::WriteSomePart(WriteLease& lease, bool is_stray) {
   }
   if (open.empty()) return;
   const auto [key, member, part, slot_index] = open[is_stray ? Pick(open.size()) : 0];
-  const PartName name{options_.domain_index,
+  const PartName name{options_.host->TrustOf(options_.domain_index),
                       lease.group_number,
                       lease.keys[key],
                       lease.reserved[key].commit_id,
@@ -175,14 +168,14 @@ protocol::CommitEntry SimProcess::CommitPart(WriteLease& lease, const PartName& 
   lease.part_state[PartIndex(KeyIndexOf(lease, name.key), name.member, name.part)] = 2;
   options_.host->oracle().PartCommitted(name);
   protocol::CommitEntry entry{.part_first = static_cast<uint16_t>(name.part), .part_count = 1};
-  if (Chance(70)) {
+  if (Happens(Kind::kChecksums, 700'000)) {
     entry.flags = protocol::kCommitHasChecksums;
     const SpaceId space = options_.host->MemberSpace(lease.group_number, name.member);
     const uint64_t seed = ChecksumSeed(options_.host->Secret(options_.domain_index),
                                        {space, name.key, name.commit_id, name.part});
     checksums->push_back(
         ChecksumPart(PartMemory(lease.group_number, name.member, name.part, address), seed));
-    if (Chance(2)) {  // other bytes', it says
+    if (Happens(Kind::kWrongChecksums, 20'000)) {  // other bytes', it says
       checksums->back().high ^= 1;
       options_.host->oracle().PartClaimedWrongly(name,
                                                  options_.host->shared_writes()[lease.token].uid);
@@ -201,7 +194,7 @@ bool SimProcess::DeclareAbsent(WriteLease& lease, uint32_t key_index, uint32_t m
   const SpaceSpec& space = options_.host->GroupSpec(lease.group_number).members[member].spec;
   auto& writers = options_.host->shared_writes()[lease.token].writer_of_part;
   if (!space.is_windowed() || writers.contains(PartIndex(key_index, member, 0)) ||
-      key_index + 1 >= lease.keys.size() || !Chance(50)) {
+      key_index + 1 >= lease.keys.size() || !Happens(Kind::kAbsences, 500'000)) {
     return false;
   }
   for (uint32_t part = 0; part < space.part_bytes.size(); ++part) {
@@ -230,12 +223,16 @@ void SimProcess::CommitMember(WriteLease& lease, const PartName& member, const S
   if (DeclareAbsent(lease, key_index, member.member)) {
     return add({.flags = protocol::kCommitAbsent, .part_count = part_count}, false);
   }
+  // Who has joined a lease twice commits a part once: of two claims one may be believed.
+  std::set<uint64_t>& committed = options_.host->shared_writes()[lease.token].committed;
   PartName name = member;
   for (name.part = 0; name.part < part_count; ++name.part) {
     const auto state = lease.part_state.find(PartIndex(key_index, name.member, name.part));
-    if (state != lease.part_state.end() && state->second == 1) {
+    const uint64_t part_index = PartIndex(key_index, name.member, name.part);
+    const bool is_written = state != lease.part_state.end() && state->second == 1;
+    if (is_written && committed.insert(part_index).second) {
       add(CommitPart(lease, name, slot.address, &draft->checksums), false);
-    } else if (state == lease.part_state.end() && Chance(3)) {
+    } else if (state == lease.part_state.end() && Happens(Kind::kStaleCommits, 30'000)) {
       add({.part_first = static_cast<uint16_t>(name.part), .part_count = 1}, true);
     }
   }
@@ -248,7 +245,7 @@ void SimProcess::SendCommit(WriteLease& lease) {
     if (lease.reserved[k].status != 0) continue;
     for (uint32_t m = 0; m < kGroupMembersMax; ++m) {
       if ((lease.member_mask >> m & 1) == 0) continue;
-      const PartName member{.domain_index = options_.domain_index,
+      const PartName member{.domain_index = options_.host->TrustOf(options_.domain_index),
                             .group_number = lease.group_number,
                             .key = lease.keys[k],
                             .commit_id = lease.reserved[k].commit_id,
@@ -270,14 +267,14 @@ void SimProcess::SendCommit(WriteLease& lease) {
 void SimProcess::EndWrite(size_t index) {
   const LeaseToken token = writes_[index].token;
   const uint64_t request_id = next_request_id_++;
-  if (Chance(50)) {
-    FrameWriter frame(Verb::kRelease, request_id);
-    frame.Put(protocol::ReleaseRequest{.token = token});
-    Send(frame, request_id, {.verb = Verb::kRelease});
-  } else {
+  if (Happens(Kind::kAborts, 500'000)) {
     FrameWriter frame(Verb::kAbort, request_id);
     frame.Put(protocol::AbortRequest{.token = token});
     Send(frame, request_id, {.verb = Verb::kAbort});
+  } else {
+    FrameWriter frame(Verb::kRelease, request_id);
+    frame.Put(protocol::ReleaseRequest{.token = token});
+    Send(frame, request_id, {.verb = Verb::kRelease});
   }
   writes_.erase(writes_.begin() + static_cast<long>(index));
 }
@@ -295,6 +292,7 @@ void SimProcess::EndRead(size_t index) {
 // before this process lets go. Parts that were told stay right even if their block has left.
 void SimProcess::JudgeRead(const ReadLease& lease) {
   const SpaceGroupSpec& spec = options_.host->GroupSpec(lease.group_number);
+  const uint32_t trust = options_.host->TrustOf(options_.domain_index);
   size_t slot = 0;
   bool is_prefix_ready = true;  // a Ready block may leave with a coming one before it
   for (uint32_t b = 0; b < lease.is_ready.size(); ++b) {
@@ -309,13 +307,16 @@ void SimProcess::JudgeRead(const ReadLease& lease) {
             (!lease.is_lost[b] && is_prefix_ready) || lease.part_ready.contains(PartIndex(b, m, p));
         if (!is_readable) continue;
         const auto bytes = PartMemory(lease.group_number, m, p, address);
-        const PartName name{options_.domain_index, lease.group_number, lease.keys[b], 0, m, p};
+        const PartName name{trust, lease.group_number, lease.keys[b], 0, m, p};
         const std::string verdict = options_.host->oracle().Judge(name, bytes, options_.uid);
         if (!verdict.empty()) options_.host->Fail(verdict);
         if (commit_id != 0 && ClaimedCommit(bytes) != commit_id) {
           options_.host->Fail("one block mixes two commits: key " + ToHex(lease.keys[b]));
         }
         commit_id = ClaimedCommit(bytes);
+        if (options_.host->WasForgotten(options_.domain_index, commit_id, lease.asked_us)) {
+          options_.host->Fail("a block from before a Reset is served: key " + ToHex(lease.keys[b]));
+        }
       }
     }
   }
@@ -338,13 +339,13 @@ void SimProcess::ActOnLease() {
   JudgeRead(reads_[index]);
 }
 
-void SimProcess::SendSmall() {
-  switch (Pick(9)) {
-    case 0:
+void SimProcess::SendSmall(Kind verb) {
+  switch (verb) {
+    case Kind::kMatch:
       return SendKeys(Verb::kMatch, 0);
-    case 1:
+    case Kind::kPrefetch:
       return SendKeys(Verb::kPrefetch, 0);
-    case 2: {
+    case Kind::kTouch: {
       if (reads_.empty()) return;
       const uint64_t request_id = next_request_id_++;
       FrameWriter frame(Verb::kTouch, request_id);
@@ -352,14 +353,14 @@ void SimProcess::SendSmall() {
       Send(frame, request_id, {.verb = Verb::kTouch});
       return;
     }
-    case 3:
+    case Kind::kQuery:
       return SendKeys(Verb::kQuery, 0);
-    case 4:
+    case Kind::kEvict:
       return SendKeys(Verb::kEvict, Chance(50) ? protocol::kEvictSubtree : 0);
-    case 5:
+    case Kind::kPin:
       if (options_.keeps_worth) return;
       return SendKeys(Verb::kPin, Chance(80) ? protocol::kPinClear : 0);
-    case 6: {
+    case Kind::kCancel: {
       if (pending_.empty()) return;
       const uint64_t request_id = next_request_id_++;
       FrameWriter frame(Verb::kCancel, request_id);
@@ -367,7 +368,7 @@ void SimProcess::SendSmall() {
       Send(frame, request_id, {.verb = Verb::kCancel});
       return;
     }
-    case 7: {
+    case Kind::kList: {
       const uint64_t request_id = next_request_id_++;
       FrameWriter frame(Verb::kList, request_id);
       frame.Put(protocol::ListRequest{.entry_count_max = 16});
@@ -375,11 +376,11 @@ void SimProcess::SendSmall() {
       return;
     }
     default: {
-      if (!Chance(10)) return;
       const uint64_t request_id = next_request_id_++;
       FrameWriter frame(Verb::kReset, request_id);
-      frame.Put(protocol::ResetRequest{.group_handle = group_handles_[Pick(kSimGroups)]});
-      Send(frame, request_id, {.verb = Verb::kReset});
+      const auto group = static_cast<uint32_t>(Pick(kSimGroups));
+      frame.Put(protocol::ResetRequest{.group_handle = group_handles_[group]});
+      Send(frame, request_id, {.verb = Verb::kReset, .known = options_.host->KnownCommits(group)});
       return;
     }
   }
@@ -389,96 +390,33 @@ void SimProcess::Act() {
   DrainInbox();
   if (group_handles_[kSimGroups - 1] == 0) return;  // still opening
   if (!orders_.empty() && Chance(60)) return ActOnOrder();
-  const uint64_t dice = Pick(100);
-  if (dice < 14) {
-    const uint32_t device = is_attached_ && Chance(70) ? protocol::kAcquireDevice : 0;
-    return SendKeys(Verb::kAcquire, device | (Chance(25) ? protocol::kAcquireFollow : 0) |
-                                        (Chance(70) ? protocol::kAcquireByParts : 0));
+  const Kind verb = options_.host->dice().PickVerb(options_.host->random().Next());
+  if (!swarm().is_on(verb)) return;
+  switch (verb) {
+    case Kind::kAcquire:
+      return SendAcquire();
+    case Kind::kReserve:
+      return SendReserve();
+    case Kind::kLeaseWork:
+      return ActOnLease();
+    case Kind::kJoin:
+      return SendJoin();
+    default:
+      return SendSmall(verb);
   }
-  if (dice < 28) return SendReserve();
-  if (dice < 32) return SendJoin();
-  if (dice < 40) return SendSmall();
-  ActOnLease();
+}
+
+void SimProcess::SendAcquire() {
+  uint32_t flags = is_attached_ && Chance(70) ? protocol::kAcquireDevice : 0;
+  if (Happens(Kind::kFollow, 250'000)) flags |= protocol::kAcquireFollow;
+  if (Happens(Kind::kByParts, 700'000)) flags |= protocol::kAcquireByParts;
+  SendKeys(Verb::kAcquire, flags);
 }
 
 void SimProcess::StrayWrite() {
+  if (!Happens(Kind::kStrayWrites, 1'000'000)) return;
   if (!writes_.empty()) WriteSomePart(writes_[Pick(writes_.size())], /*is_stray=*/true);
   if (!orders_.empty() && Chance(50)) CopyOrder(orders_[Pick(orders_.size())]);
-}
-
-void SimProcess::HandleOrder(BodyReader& body) {
-  Order order{.told = body.Get<protocol::WorkOrder>()};
-  order.part_bytes = body.GetAll<uint64_t>(order.told.part_count);
-  if (!body.ok() || !is_attached_) options_.host->Fail("a work order that cannot be one");
-  orders_.push_back(std::move(order));
-}
-
-// Both slots are this process's to touch until it answers, however late that is.
-void SimProcess::CopyOrder(Order& order) {
-  std::byte* const device = options_.host->SlotMemory(options_.domain_index, order.told.device);
-  std::byte* const arena = options_.host->SlotMemory(options_.domain_index, order.told.arena);
-  const bool is_promotion = order.told.kind == protocol::OrderKind::kPromote;
-  std::memcpy(is_promotion ? device : arena, is_promotion ? arena : device,
-              order.told.length_bytes);
-  order.is_copied = true;
-}
-
-void SimProcess::ActOnOrder() {
-  const size_t index = Pick(orders_.size());
-  Order& order = orders_[index];
-  if (order.is_forgotten) return;
-  const uint64_t dice = Pick(100);
-  if (!order.is_copied) {
-    if (dice < 80) return CopyOrder(order);
-    if (dice < 86) {  // all but for a bit
-      CopyOrder(order);
-      const bool is_promotion = order.told.kind == protocol::OrderKind::kPromote;
-      std::byte* const to = options_.host->SlotMemory(
-          options_.domain_index, is_promotion ? order.told.device : order.told.arena);
-      to[Pick(order.part_bytes.empty() ? kArenaPageBytes : order.part_bytes[0])] ^= std::byte{0x40};
-      return;
-    }
-    if (dice < 90) return AnswerOrder(order, Answer::kWrongGeneration);
-    if (dice < 92) {
-      order.is_forgotten = true;
-      return;
-    }
-    if (dice < 96) return;
-  }
-  const Answer answer = !order.is_copied                         ? Answer::kRefusal
-                        : dice < 90                              ? Answer::kHonest
-                        : dice < 95 && !order.part_bytes.empty() ? Answer::kWrongSums
-                                                                 : Answer::kAgain;
-  AnswerOrder(order, answer);
-  orders_.erase(orders_.begin() + static_cast<long>(index));
-}
-
-void SimProcess::AnswerOrder(const Order& order, Answer answer) {
-  std::vector<Checksum> sums;
-  if (order.told.kind == protocol::OrderKind::kPromote && order.is_copied) {
-    const std::byte* part = options_.host->SlotMemory(options_.domain_index, order.told.device);
-    for (uint32_t p = 0; p < order.part_bytes.size(); ++p) {
-      const uint64_t seed =
-          ChecksumSeed(options_.host->Secret(options_.domain_index),
-                       {order.told.space, order.told.key, order.told.commit_id, p});
-      sums.push_back(ChecksumPart({part, order.part_bytes[p]}, seed));
-      part += RoundUp(order.part_bytes[p], kArenaPageBytes);
-    }
-    if (answer == Answer::kWrongSums) sums[Pick(sums.size())].low ^= 1;
-  }
-  protocol::OrderDoneRequest done{.order_id = order.told.order_id,
-                                  .generation = order.told.generation,
-                                  .checksum_count = static_cast<uint32_t>(sums.size())};
-  if (answer == Answer::kWrongGeneration) ++done.generation;
-  if (answer == Answer::kRefusal) done.status = static_cast<uint8_t>(StatusCode::kNoSpace);
-  for (uint32_t i = 0; i < (answer == Answer::kAgain ? 2 : 1); ++i) {
-    const uint64_t request_id = next_request_id_++;
-    FrameWriter frame(protocol::kVerbOrderDone, request_id);
-    frame.Put(done).PutAll(sums);
-    Pending pending{.verb = protocol::kVerbOrderDone};
-    if (i > 0 || answer == Answer::kWrongGeneration) pending.must_fail = {true};
-    Send(frame, request_id, std::move(pending));
-  }
 }
 
 void SimProcess::JudgeReads() {
@@ -550,6 +488,8 @@ void SimProcess::HandleReply(const protocol::FrameHeader& header,
       return HandleReserved(pending, body);
     case Verb::kCommit:
       return HandleCommitted(pending, body);
+    case Verb::kReset:
+      return options_.host->Forgotten(options_.domain_index, pending.known);
     default:
       return;
   }
@@ -563,7 +503,8 @@ void SimProcess::HandleAcquired(const Pending& pending, uint64_t request_id, Bod
   ReadLease lease{.token = reply.token,
                   .group_number = pending.group_number,
                   .member_mask = reply.member_mask,
-                  .keys = pending.keys};
+                  .keys = pending.keys,
+                  .asked_us = pending.asked_us};
   const auto spans = body.GetAll<protocol::BlockSpan>(reply.span_count);
   lease.slots = body.GetAll<SlotAddress>(reply.slot_count);
   if (!body.ok() || (!is_join && lease.slots.size() !=

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "daemon/block/seams.h"
 #include "sim/frame_writer.h"
 #include "sim/oracle.h"
+#include "sim/swarm.h"
 #include "terrace/protocol.h"
 #include "terrace/protocol_device.h"
 #include "terrace/space.h"
@@ -28,7 +30,8 @@ class SimHost {
   virtual std::byte* SlotMemory(uint32_t domain_index, const SlotAddress& address) = 0;
   virtual void Fail(const std::string& what) = 0;
   virtual Oracle& oracle() = 0;
-  virtual Random& random() = 0;
+  virtual Random& random() = 0;  // of what processes choose in this step
+  virtual Dice& dice() = 0;
   // Lease tokens that processes tell each other, of every domain.
   struct Token {
     LeaseToken token;
@@ -42,9 +45,18 @@ class SimHost {
   struct SharedWrite {
     std::vector<BlockKey> keys;
     std::map<uint64_t, uint32_t> writer_of_part;
+    std::set<uint64_t> committed;
     uint32_t uid = 0;  // of who reserved
   };
   virtual std::map<LeaseToken, SharedWrite>& shared_writes() = 0;
+  // Two domains that are hosts of one are one to the oracle.
+  virtual uint32_t TrustOf(uint32_t domain_index) const = 0;
+  virtual uint64_t now_us() const = 0;
+  // Commits of the group that anybody has; those are not to be found by whoever asks for them in
+  // that domain from now on; whether one was.
+  virtual std::set<CommitId> KnownCommits(uint32_t group_number) = 0;
+  virtual void Forgotten(uint32_t domain_index, const std::set<CommitId>& commits) = 0;
+  virtual bool WasForgotten(uint32_t domain_index, CommitId commit_id, uint64_t asked_us) const = 0;
   // The key universe: chain `chain` of a group, block by block.
   virtual const std::vector<BlockKey>& Chain(uint32_t chain) const = 0;
   virtual const SpaceGroupSpec& GroupSpec(uint32_t group_number) const = 0;
@@ -101,6 +113,7 @@ class SimProcess {
     std::vector<bool> is_followed;           // [block]
     std::map<uint64_t, bool> part_ready;     // of blocks told part by part, see PartIndex
     std::map<uint32_t, uint32_t> next_part;  // of a member, in the order of layers
+    uint64_t asked_us = 0;
     bool is_revoked = false;
   };
   struct WriteLease {
@@ -122,6 +135,8 @@ class SimProcess {
     std::vector<bool> must_fail;  // Commit: entries that lied about their generation
     bool is_foreign = false;      // Join by another domain's token
     bool is_by_parts = false;
+    uint64_t asked_us = 0;
+    std::set<CommitId> known;   // Reset: when it was asked for
     bool wants_device = false;  // may be answered with slots there
   };
   // A work order that is not answered yet, nor ever may be.
@@ -137,6 +152,10 @@ class SimProcess {
   }
   uint64_t Pick(uint64_t count) { return options_.host->random().Next() % count; }
   bool Chance(uint32_t percent) { return Pick(100) < percent; }
+  const Swarm& swarm() { return options_.host->dice().swarm(); }
+  bool Happens(Kind kind, uint32_t plain_ppm) {
+    return options_.host->dice().Happens(kind, plain_ppm);
+  }
   uint64_t SelfMask(uint32_t group_number) const;
   std::span<std::byte> PartMemory(uint32_t group_number, uint32_t member, uint32_t part,
                                   const SlotAddress& address);
@@ -159,7 +178,8 @@ class SimProcess {
   void CommitMember(WriteLease& lease, const PartName& member, const SlotRef& slot,
                     CommitDraft* draft);
   void SendCommit(WriteLease& lease);
-  void SendSmall();
+  void SendAcquire();
+  void SendSmall(Kind verb);
   void WriteSomePart(WriteLease& lease, bool is_stray);
   void EndWrite(size_t index);
   void EndRead(size_t index);

@@ -18,11 +18,14 @@ namespace terrace::sim {
 class SimClock final : public Clock {
  public:
   uint64_t NowUs() const override { return now_us_; }
-  uint64_t UnixSeconds() const override { return 1'800'000'000 + now_us_ / 1'000'000; }
+  uint64_t UnixSeconds() const override { return wall_s_ + now_us_ / 1'000'000; }
   void Advance(uint64_t us) { now_us_ += us; }
+  // Somebody sets the wall clock.
+  void SetWall(uint64_t unix_s) { wall_s_ = unix_s - now_us_ / 1'000'000; }
 
  private:
   uint64_t now_us_ = 1'000'000;
+  uint64_t wall_s_ = 1'800'000'000;
 };
 
 // SplitMix64: the same sequence from the same seed on every compiler and machine.
@@ -58,6 +61,12 @@ class SimArenaMemory final : public ArenaMemory {
     bool is_populate = false;
   };
   bool has_pending() const { return !pending_.empty(); }
+  // Populated, or about to be.
+  uint32_t held_count() const {
+    uint32_t count = populated_count();
+    for (const Done& each : pending_) count += each.is_populate;
+    return count;
+  }
   Done Finish() {
     const Done done = pending_.front();
     pending_.pop_front();

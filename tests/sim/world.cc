@@ -11,24 +11,31 @@ namespace {
 constexpr uint64_t kSegmentBytes = 2 * kMiB;
 constexpr uint32_t kSegmentsPerDomain = 3;
 constexpr uint32_t kSegmentsGuaranteed = 1;
-constexpr uint64_t kShareWaitUs = 20'000'000;
-constexpr uint32_t kSegmentsTotal = 4;  // two domains cannot both be at their maximum
-constexpr uint32_t kLeaseTtlMs = 1'500;
 constexpr uint32_t kFullWalkEvery = 64;
-constexpr uint32_t kFaultRatePpm = 20'000;
-constexpr uint64_t kScrubBytesPerSecond = 1 * kMiB;
+constexpr uint32_t kTierFaultPpm = 20'000;
 constexpr const char* kPolicies[] = {"lru", "hazard", "arc", "s3fifo"};
-constexpr uint32_t kReadAheadBlocks = 3;
-constexpr uint64_t kPartReadBytesMin = 16 * kKiB;
+constexpr const char* kAdmissions[] = {"all", "second_use", "predicted"};
 constexpr uint64_t kRestUs = 60'000'000;
 constexpr uint64_t kSlabBytes = 2 * kMiB;
 constexpr uint32_t kSlabs = 1;
-constexpr uint64_t kOrderDeadlineUs = 800'000;  // some are answered later
+
+// Uses of the seed and of a step's streams.
+enum Use : uint64_t {
+  kOfWorld,
+  kOfDaemon,
+  kOfProcesses,
+  kOfActors,
+  kOfBackground,
+  kOfTime,
+  kOfTiers
+};
 
 // Processes of three users, some in one domain.
 uint32_t UidOf(uint32_t process) { return 1000 + process % 3; }
 
-SpaceSpec MakeSpace(const std::string& model, std::vector<uint64_t> part_bytes) {
+SpaceSpec MakeSpace(const Swarm& swarm, const std::string& model,
+                    std::vector<uint64_t> part_bytes) {
+  for (uint64_t& bytes : part_bytes) bytes = bytes * swarm.value(Kind::kPartPercent) / 100;
   SpaceSpec space;
   space.model = model;
   space.revision = "1";
@@ -46,21 +53,22 @@ SpaceSpec MakeSpace(const std::string& model, std::vector<uint64_t> part_bytes) 
 
 World::World(const WorldOptions& options)
     : options_(options),
-      random_(options.seed * 2 + 1),
-      daemon_random_(options.seed * 2 + 2),
-      router_random_(options.seed ^ 0x40B7E4) {
+      dice_(options.seed, options.swarm),
+      daemon_random_(HashOf(options.seed, kOfDaemon)) {
+  BeginStep(true);
+  TakeConfiguration();
   MakeUniverse();
   MakeDomains();
   MakeStore();
   OpenOperators();
-  for (uint32_t p = 0; p < options_.processes; ++p) {
+  for (uint32_t p = 0; p < options_.swarm.value(Kind::kProcesses); ++p) {
     processes_.push_back(std::make_unique<SimProcess>(SimProcess::Options{
         .number = p,
         .uid = UidOf(p),
         .domain_index = p % 2,
-        .self_mask = 1 + random_.Pick(3),
+        .self_mask = 1 + HashOf(options_.seed, kOfProcesses, p) % 3,
         .never_expires = has_successors(),  // a second after a restart is not exact
-        .keeps_worth = has_drives() && options_.ending == Ending::kPowerLoss,
+        .keeps_worth = has_drives() && ending() == Ending::kPowerLoss,
         .has_device = options_.has_device && p / 2 % 2 == 0,
         .host = this}));
     Connect(p);
@@ -73,19 +81,20 @@ World::~World() = default;
 // member of two parts and a windowed one. Chains share prefixes, as prompts do: chain c branches
 // off an earlier one at a random position.
 void World::MakeUniverse() {
+  const Swarm& swarm = options_.swarm;
   groups_.resize(kSimGroups);
-  groups_[0] = {.name = "one", .members = {{MakeSpace("one", {65'000})}}};
+  groups_[0] = {.name = "one", .members = {{MakeSpace(swarm, "one", {65'000})}}};
   groups_[1].name = "two ranks";
   for (uint32_t rank = 0; rank < 2; ++rank) {
-    SpaceSpec space = MakeSpace("two", {20'000, 12'288, 9'000, 19'000});
+    SpaceSpec space = MakeSpace(swarm, "two", {20'000, 12'288, 9'000, 19'000});
     space.tp_rank = rank;
     space.tp_size = 2;
     groups_[1].members.push_back({space});
   }
-  SpaceSpec full = MakeSpace("hybrid", {40'000, 50'000});
-  SpaceSpec windowed = MakeSpace("hybrid", {30'000});
+  SpaceSpec full = MakeSpace(swarm, "hybrid", {40'000, 50'000});
+  SpaceSpec windowed = MakeSpace(swarm, "hybrid", {30'000});
   windowed.attention = AttentionKind::kSliding;
-  windowed.window_tokens = 32;
+  windowed.window_tokens = static_cast<uint32_t>(swarm.value(Kind::kWindowTokens));
   windowed.attention_group = 1;
   groups_[2] = {.name = "hybrid", .members = {{full}, {windowed}}};
   spaces_.resize(kSimGroups);
@@ -101,7 +110,7 @@ void World::MakeUniverse() {
       const auto& other = chains_[names.Pick(c)];
       chain.assign(other.begin(), other.begin() + 1 + static_cast<long>(names.Pick(other.size())));
     }
-    const size_t block_count = chain.size() + 1 + names.Pick(7);
+    const size_t block_count = chain.size() + 1 + names.Pick(swarm.value(Kind::kChainBlocks));
     while (chain.size() < block_count) chain.push_back({names.Next(), names.Next()});
     chains_.push_back(std::move(chain));
   }
@@ -113,115 +122,56 @@ void World::MakeDomains() {
   ShareDrives();
   for (uint32_t d = 0; d < 2; ++d) {
     Domain& domain = domains_[d];
-    for (auto& byte : secrets_[d]) byte = static_cast<std::byte>(random_.Next());
+    for (size_t i = 0; i < secrets_[d].size(); ++i) {
+      secrets_[d][i] = static_cast<std::byte>(HashOf(options_.seed, kOfWorld, TrustOf(d), i));
+    }
     MakeArena(&domain);
     if (options_.has_device) MakeDevice(d);
     if (has_drives()) {
       domain.drive =
           std::make_unique<Drive>(Drive::Options{.domain_index = d,
                                                  .secret = secrets_[d],
-                                                 .seed = random_.Next(),
-                                                 .fault_rate_ppm = options_.drive_fault_rate_ppm,
+                                                 .seed = HashOf(options_.seed, kOfTiers, d),
+                                                 .fault_rates_ppm = DriveFaultRates(),
                                                  .clock = &clock_,
                                                  .is_encrypted = options_.has_encrypted_drives},
                                   *shares_);
     }
-    if (options_.below != WorldOptions::Below::kMemory) continue;
-    domain.memory_tier = std::make_unique<MemoryTier>(MemoryTier::Options{
-        .capacity_bytes = 8 * kMiB, .queue_max = 8, .bytes_per_us = 500, .seed = random_.Next()});
-    domain.fault_tier = std::make_unique<FaultTier>(*domain.memory_tier, random_.Next());
-    domain.memory_tier->SetListener(domain.fault_tier.get());
-    for (size_t fault = 0; fault < kFaultCount; ++fault) {
-      domain.fault_tier->SetRate(static_cast<Fault>(fault), kFaultRatePpm);
-    }
+    if (options_.below == WorldOptions::Below::kMemory) MakeMemoryTier(d);
+    if (options_.has_server) domain.shared = std::make_unique<MemorySharedTier>(server_);
   }
 }
 
-// Not drawn: some worlds' drives are shared out in halves, some lend a part, some all but a slab.
-std::vector<TierShares::Share> World::SharesOfDrives() const {
-  const uint64_t guaranteed_slabs[] = {drive_slabs_ / 2, drive_slabs_ / 4, 1};
-  const bool lends = options_.seed % 3 > 0;
-  const uint64_t slabs = guaranteed_slabs[options_.seed % 3];
-  const auto with = [&](uint32_t priority) {
-    return TierShares::Share{.guaranteed_bytes = slabs * Drive::kSlabBytes,
-                             .max_bytes = (lends ? drive_slabs_ : slabs) * Drive::kSlabBytes,
-                             .priority = priority};
-  };
-  return {with(50), with(50 + options_.seed / 3 % 2)};
-}
-
-void World::ShareDrives() {
-  shares_ = std::make_unique<TierShares>(TierShares::Lending::kAll,
-                                         drive_slabs_ * Drive::kSlabBytes, SharesOfDrives());
-  waits_since_us_ = leaving_bytes_ = 0;
-}
-
-// As an operator does, at any moment. Two slabs at least, one a domain.
-void World::ResizeDrives() {
-  drive_slabs_ = 2 + random_.Pick(kDriveSlabs - 1);
-  shares_->Set(drive_slabs_ * Drive::kSlabBytes, SharesOfDrives());
-  above_bytes_max_ = AboveCapacity();
-  beyond_bytes_max_ = BeyondLimits();
-  shrinks_ += above_bytes_max_ > 0;
-  waits_since_us_ = 0;
-}
-
-uint64_t World::AboveCapacity() const {
-  const uint64_t held_bytes = shares_->held_bytes_total();
-  return held_bytes - std::min(held_bytes, shares_->capacity_bytes());
-}
-
-uint64_t World::BeyondLimits() const {
-  uint64_t sum_bytes = 0;
-  for (uint32_t d = 0; d < domains_.size(); ++d) {
-    const ShareStats share = shares_->stats(d, clock_.NowUs());
-    sum_bytes += share.held_bytes - std::min(share.held_bytes, share.max_bytes);
+void World::MakeMemoryTier(uint32_t domain_index) {
+  const Swarm& swarm = options_.swarm;
+  Domain& domain = domains_[domain_index];
+  domain.memory_tier = std::make_unique<MemoryTier>(
+      MemoryTier::Options{.capacity_bytes = swarm.value(Kind::kTierBytes),
+                          .queue_max = static_cast<uint32_t>(swarm.value(Kind::kTierQueue)),
+                          .bytes_per_us = swarm.value(Kind::kTierBytesPerUs),
+                          .seed = HashOf(options_.seed, kOfTiers, domain_index, 1)});
+  domain.fault_tier = std::make_unique<FaultTier>(*domain.memory_tier,
+                                                  HashOf(options_.seed, kOfTiers, domain_index, 2));
+  domain.memory_tier->SetListener(domain.fault_tier.get());
+  static_assert(static_cast<size_t>(Kind::kTierOff) - static_cast<size_t>(Kind::kTierReadFails) ==
+                kFaultCount);
+  for (size_t fault = 0; fault < kFaultCount; ++fault) {
+    const auto kind = static_cast<Kind>(static_cast<size_t>(Kind::kTierReadFails) + fault);
+    domain.fault_tier->SetRate(static_cast<Fault>(fault), swarm.Ppm(kind, kTierFaultPpm));
   }
-  return sum_bytes;
 }
 
-std::string World::DescribeShares() const {
-  std::string text = ": of " + std::to_string(shares_->capacity_bytes());
-  for (uint32_t d = 0; d < domains_.size(); ++d) {
-    const ShareStats share = shares_->stats(d, clock_.NowUs());
-    const TierStats tier = domains_[d].drive->tier().stats();
-    text += "; " + std::to_string(share.held_bytes) + " held, " + std::to_string(share.max_bytes) +
-            " at most, " + std::to_string(share.leaving_bytes) + " leaving, " +
-            std::to_string(share.asked_bytes) + " asked, " + std::to_string(tier.used_bytes) +
-            " used, " + std::to_string(tier.left_alone_bytes) + " left alone";
+std::array<uint32_t, kDiskFaultCount> World::DriveFaultRates() const {
+  std::array<uint32_t, kDiskFaultCount> rates_ppm = {};
+  static_assert(static_cast<size_t>(Kind::kTierBelow) -
+                    static_cast<size_t>(Kind::kDriveReadFails) ==
+                kDiskFaultCount);
+  const auto plain_ppm = static_cast<uint32_t>(options_.swarm.value(Kind::kDriveFaultPpm));
+  for (size_t fault = 0; fault < kDiskFaultCount; ++fault) {
+    const auto kind = static_cast<Kind>(static_cast<size_t>(Kind::kDriveReadFails) + fault);
+    rates_ppm[fault] = options_.swarm.Ppm(kind, plain_ppm);
   }
-  return text;
-}
-
-// The drives hold no more than there is, the ledger knows how much, and whoever wants what it is
-// guaranteed has it before long.
-void World::CheckShares() {
-  uint64_t leaving_bytes = 0;
-  bool waits = false;
-  bool is_borrowed = false;
-  for (uint32_t d = 0; d < domains_.size(); ++d) {
-    const ShareStats share = shares_->stats(d, clock_.NowUs());
-    leaving_bytes += share.leaving_bytes;
-    waits |=
-        share.asked_bytes > 0 && share.held_bytes + share.asked_bytes <= share.guaranteed_bytes;
-    is_borrowed |= share.borrowed_bytes > 0;
-    if (domains_[d].drive->used_bytes() > share.held_bytes) {
-      Fail("a drive has files that nobody counts");
-    }
-  }
-  slabs_given_ += leaving_bytes > leaving_bytes_;
-  leaving_bytes_ = leaving_bytes;
-  // What is above a capacity that was lowered only ever falls, whatever ends the daemon.
-  const uint64_t above_bytes = AboveCapacity(), beyond_bytes = BeyondLimits();
-  if (above_bytes > above_bytes_max_) Fail("the drives hold more than there is");
-  if (beyond_bytes > beyond_bytes_max_) Fail("a domain has more than its limit");
-  above_bytes_max_ = above_bytes;
-  beyond_bytes_max_ = beyond_bytes;
-  waits |= above_bytes > 0 || beyond_bytes > 0;
-  if (!waits || !is_borrowed) waits_since_us_ = 0;
-  if (waits && is_borrowed && waits_since_us_ == 0) waits_since_us_ = clock_.NowUs();
-  const bool is_late = waits_since_us_ != 0 && clock_.NowUs() > waits_since_us_ + kShareWaitUs;
-  if (is_late && options_.drive_fault_rate_ppm == 0) Fail("a guarantee is not given back");
+  return rates_ppm;
 }
 
 void World::MakeArena(Domain* domain) {
@@ -247,51 +197,66 @@ void World::MakeDevice(uint32_t domain_index) {
             return SlotAddress{};
           },
       .now_us = [this] { return clock_.NowUs(); },
-      .order_deadline_us = kOrderDeadlineUs});
+      .order_deadline_us = options_.swarm.value(Kind::kOrderDeadlineUs)});
+}
+
+// What a configuration says, as the last reload left it.
+StoreOptions World::MakeStoreOptions() {
+  const Swarm& swarm = options_.swarm;
+  StoreOptions store;
+  store.segments_total = tuned_.segments_total;
+  store.lease_ttl_ms = static_cast<uint32_t>(swarm.value(Kind::kLeaseTtlMs));
+  store.sessions.sessions_max = 64;
+  store.groups_max = 8;
+  // What a successor finds has to fit.
+  store.blocks_max =
+      has_successors() ? 4'096 : static_cast<uint32_t>(swarm.value(Kind::kBlocksMax));
+  store.leases_per_session_max = static_cast<uint32_t>(tuned_.session_leases);
+  store.pending_per_session_max = static_cast<uint32_t>(tuned_.session_pending);
+  store.fenced_bytes_max = tuned_.fenced_bytes;
+  store.eviction_policy = kPolicies[swarm.value(Kind::kEvictionPolicy)];
+  store.lower_eviction_policy = kPolicies[swarm.value(Kind::kLowerPolicy)];
+  store.admission_policy = kAdmissions[tuned_.admission];
+  store.read_ahead_blocks = static_cast<uint32_t>(tuned_.read_ahead);
+  store.part_read_bytes_min = swarm.value(Kind::kPartReadBytes);
+  if (has_successors()) store.group_files = &kept_groups_;
+  for (uint32_t d = 0; d < domains_.size(); ++d) store.domains.push_back(MakeDomainOptions(d));
+  return store;
+}
+
+DomainOptions World::MakeDomainOptions(uint32_t domain_index) {
+  const Domain& of = domains_[domain_index];
+  DomainOptions domain;
+  domain.name = "domain" + std::to_string(domain_index);
+  domain.secret = secrets_[domain_index];
+  domain.kv_events = &router_;
+  domain.segment_bytes = kSegmentBytes;
+  domain.segments_guaranteed = kSegmentsGuaranteed;
+  domain.segments_lent_max =
+      static_cast<uint32_t>(tuned_.segments_lent_halves * kSegmentsGuaranteed / 2);
+  domain.segments_max = kSegmentsPerDomain;
+  domain.ttl_default_s = static_cast<uint32_t>(tuned_.ttl_default_s);
+  domain.arena = of.arena.get();
+  domain.slot_table = domains_[domain_index].slot_table;
+  for (uint32_t segment = 0; segment < kSegmentsPerDomain; ++segment) {
+    if (of.arena->is_populated(segment)) domain.populated_segments.push_back(segment);
+  }
+  if (of.fault_tier) domain.lower_tiers = {of.fault_tier.get()};
+  if (of.drive) {
+    domain.lower_tiers = {&of.drive->tier()};
+    domain.scrub_bytes_per_second = tuned_.scrub_bytes;
+  }
+  domain.shared.tier = of.shared.get();
+  if (of.device) {
+    domain.device = {.tier = of.device.get(),
+                     .device = kSimDevice,
+                     .hits_min = static_cast<uint32_t>(tuned_.device_hits)};
+  }
+  return domain;
 }
 
 void World::MakeStore() {
-  StoreOptions store_options;
-  store_options.segments_total = kSegmentsTotal;
-  store_options.lease_ttl_ms = kLeaseTtlMs;
-  store_options.sessions.sessions_max = 64;
-  store_options.groups_max = 8;
-  store_options.blocks_max = 4096;
-  store_options.leases_per_session_max = 16;
-  store_options.pending_per_session_max = 16;
-  store_options.fenced_bytes_max = 4 * kMiB;
-  // Not drawn: the events of a seed stay what they are.
-  store_options.eviction_policy = kPolicies[options_.seed % std::size(kPolicies)];
-  store_options.lower_eviction_policy =
-      kPolicies[options_.seed / std::size(kPolicies) % std::size(kPolicies)];
-  store_options.read_ahead_blocks = kReadAheadBlocks;
-  store_options.part_read_bytes_min = kPartReadBytesMin;
-  if (has_successors()) store_options.group_files = &kept_groups_;
-  for (uint32_t d = 0; d < 2; ++d) {
-    DomainOptions domain;
-    domain.name = "domain" + std::to_string(d);
-    domain.secret = secrets_[d];
-    domain.kv_events = &router_;
-    domain.segment_bytes = kSegmentBytes;
-    domain.segments_guaranteed = kSegmentsGuaranteed;
-    // Not drawn either: some worlds lend nothing, some half, some all.
-    domain.segments_lent_max = options_.seed % 3 * kSegmentsGuaranteed / 2;
-    domain.segments_max = kSegmentsPerDomain;
-    domain.arena = domains_[d].arena.get();
-    domain.slot_table = domains_[d].slot_table;
-    for (uint32_t segment = 0; segment < kSegmentsPerDomain; ++segment) {
-      if (domains_[d].arena->is_populated(segment)) domain.populated_segments.push_back(segment);
-    }
-    if (domains_[d].fault_tier) domain.lower_tiers = {domains_[d].fault_tier.get()};
-    if (domains_[d].drive) {
-      domain.lower_tiers = {&domains_[d].drive->tier()};
-      domain.scrub_bytes_per_second = kScrubBytesPerSecond;
-    }
-    if (domains_[d].device) {
-      domain.device = {.tier = domains_[d].device.get(), .device = kSimDevice, .hits_min = 1};
-    }
-    store_options.domains.push_back(std::move(domain));
-  }
+  StoreOptions store_options = MakeStoreOptions();
   SessionTableOptions session_options;
   for (const DomainOptions& domain : store_options.domains) {
     session_options.domains.push_back({.name = domain.name,
@@ -301,7 +266,7 @@ void World::MakeStore() {
                                        .segments_per_node = domain.segments_max});
   }
   session_options.boot_id = daemon_random_.Next() | 1;
-  session_options.lease_ttl_ms = kLeaseTtlMs;
+  session_options.lease_ttl_ms = store_options.lease_ttl_ms;
   session_options.pending_per_session_max = store_options.pending_per_session_max;
   sessions_ = std::make_unique<SessionTable>(std::move(session_options), *this,
                                              [](uint32_t) { return std::string("{}"); });
@@ -311,6 +276,8 @@ void World::MakeStore() {
   for (Domain& domain : domains_) {
     if (domain.fault_tier) domain.fault_tier->SetListener(&store_->events());
     if (domain.drive) domain.drive->tier().SetListener(&store_->events());
+    const auto d = static_cast<uint32_t>(&domain - domains_.data());
+    if (domain.shared) domain.shared->SetListener(&store_->events().shared_listener(d));
   }
 }
 
@@ -376,7 +343,7 @@ std::byte* World::SlotMemory(uint32_t domain_index, const SlotAddress& address) 
 }
 
 void World::Post(uint64_t delay_us, Envelope envelope) {
-  mail_.emplace(clock_.NowUs() + delay_us, std::move(envelope));
+  mail_.emplace(world_us_ + delay_us, std::move(envelope));
 }
 
 void World::SendToDaemon(uint32_t process, std::vector<std::byte> frame) {
@@ -408,7 +375,7 @@ void World::Kill(SimProcess& process) {
 }
 
 void World::DeliverDue() {
-  while (!mail_.empty() && mail_.begin()->first <= clock_.NowUs()) {
+  while (!mail_.empty() && mail_.begin()->first <= world_us_) {
     const Envelope envelope = std::move(mail_.begin()->second);
     mail_.erase(mail_.begin());
     SimProcess& client = *processes_[envelope.process];
@@ -441,7 +408,7 @@ void World::DeliverDue() {
 void World::RunBackground() {
   for (uint32_t d = 0; d < domains_.size(); ++d) {
     Domain& domain = domains_[d];
-    if (domain.arena->has_pending() && random_.Pick(3) == 0) {
+    if (domain.arena->has_pending() && background_random_.Pick(3) == 0) {
       const auto done = domain.arena->Finish();
       if (done.is_populate) {
         store_->events().OnSegmentPopulated(d, done.segment, Status::Ok());
@@ -450,20 +417,23 @@ void World::RunBackground() {
       }
     }
     if (domain.memory_tier) domain.memory_tier->RunUntil(clock_.NowUs());
-    if (domain.fault_tier && random_.Pick(50) == 0) domain.fault_tier->ReleaseHung();
-    if (domain.fault_tier && random_.Pick(400) == 0) domain.fault_tier->SwitchOff();
-    if (domain.fault_tier && random_.Pick(40) == 0) domain.fault_tier->SwitchOn();
+    if (domain.shared) RunServer(domain);
+    if (!domain.fault_tier) continue;
+    if (background_random_.Pick(50) == 0) domain.fault_tier->ReleaseHung();
+    if (dice_.Happens(Kind::kTierOff, 2'500)) domain.fault_tier->SwitchOff();
+    if (background_random_.Pick(40) == 0) domain.fault_tier->SwitchOn();
   }
   RunDrives();
-  while (offload_.has_pending() && random_.Pick(2) == 0) {
+  while (offload_.has_pending() && background_random_.Pick(2) == 0) {
     OffloadId id = 0;
     const std::vector<Checksum> roots = offload_.Finish(&id);
     store_->events().OnChecksumsDone(id, roots);
   }
 }
 
-void World::AdvanceTo(uint64_t now_us) {
-  if (now_us > clock_.NowUs()) clock_.Advance(now_us - clock_.NowUs());
+void World::Advance(uint64_t us) {
+  world_us_ += us;
+  if (steps_ >= stalled_until_step_) clock_.Advance(us);
   DeliverDue();
   RunBackground();
   if (store_->events().NextTimerUs() <= clock_.NowUs()) store_->events().OnTimer();
@@ -476,19 +446,26 @@ void World::AdvanceTo(uint64_t now_us) {
       held_back.pop_front();
     }
   }
-  const uint32_t populated =
-      domains_[0].arena->populated_count() + domains_[1].arena->populated_count();
-  if (populated > kSegmentsTotal) Fail("more segments populated than the cap allows");
+  CheckPopulated();
+}
+
+// What is above a cap that was lowered only ever falls.
+void World::CheckPopulated() {
+  uint32_t held = 0;
+  for (const Domain& domain : domains_) held += domain.arena->held_count();
+  if (held > segments_held_max_) Fail("more segments populated than the cap allows");
+  segments_held_max_ = std::max(held, tuned_.segments_total);
 }
 
 void World::ActOnce() {
   if (!ghosts_.empty() && random_.Pick(3) == 0) return HauntOnce();
-  SimProcess& client = *processes_[random_.Pick(processes_.size())];
+  const uint64_t turn = steps_ / options_.swarm.value(Kind::kBurst);
+  SimProcess& client = *processes_[HashOf(options_.seed, kOfActors, turn) % processes_.size()];
   Trace(uint64_t{client.options().number} << 8 | static_cast<uint64_t>(client.life));
   switch (client.life) {
     case SimProcess::Life::kRunning:
-      if (random_.Pick(300) == 0) return Kill(client);
-      if (random_.Pick(200) == 0) {
+      if (dice_.Happens(Kind::kKills, 3'300)) return Kill(client);
+      if (dice_.Happens(Kind::kStops, 5'000)) {
         client.life = SimProcess::Life::kStopped;
         return;
       }
@@ -508,19 +485,33 @@ void World::ActOnce() {
   }
 }
 
+void World::BeginStep(bool is_live) {
+  dice_.BeginStep(steps_, is_live);
+  random_ = SimRandom(dice_.SeedOf(kOfProcesses));
+  background_random_ = SimRandom(dice_.SeedOf(kOfBackground));
+  time_random_ = SimRandom(dice_.SeedOf(kOfTime));
+  if (options_.step != nullptr) *options_.step = static_cast<uint32_t>(steps_);
+}
+
+// Most steps are microseconds apart; some let deadlines, leases and blocks run out.
+uint64_t World::DrawStepUs() {
+  const bool is_quick = time_random_.Pick(100) < options_.swarm.value(Kind::kQuickSteps);
+  const uint64_t us = time_random_.Pick(is_quick ? 200 : 4'000);
+  return dice_.Happens(Kind::kTimeLeaps, 20'000) ? time_random_.Pick(900'000) : us;
+}
+
 void World::Step() {
   ++steps_;
-  ActOnce();
-  // Most steps are microseconds apart; some let deadlines, leases and blocks run out.
-  const uint64_t dice = random_.Pick(100);
-  const uint64_t step_us = dice < 80   ? random_.Pick(200)
-                           : dice < 98 ? random_.Pick(4'000)
-                                       : random_.Pick(900'000);
-  AdvanceTo(clock_.NowUs() + step_us);
+  const bool is_live = options_.acts.contains(static_cast<uint32_t>(steps_));
+  BeginStep(is_live);
+  if (is_live) ActOnce();
+  MaybeReload();
+  MaybeSetClocks();
+  Advance(DrawStepUs());
   const uint64_t steps_since_check = steps_ % kFullWalkEvery;
   store_->CheckInvariants(steps_since_check == 0 ? CheckScope::kFull : CheckScope::kIncremental);
   if (steps_since_check == 0) CheckRouter();
-  if (options_.resizes_drives && random_.Pick(150) == 0) ResizeDrives();
+  if (options_.resizes_drives && dice_.Happens(Kind::kDriveResizes, 6'700)) ResizeDrives();
   if (has_drives()) CheckShares();
   MaybeLoseEvents(steps_since_check);
   MaybeCrash();
@@ -535,6 +526,7 @@ std::string World::Run() {
 
 // Everybody who still lives releases what it holds; then all end, in good order or by a kill.
 void World::LetEverybodyGo() {
+  stalled_until_step_ = 0;
   for (Domain& domain : domains_) {
     if (domain.drive) domain.drive->Heal();
   }
@@ -544,7 +536,7 @@ void World::LetEverybodyGo() {
     if (process->life == SimProcess::Life::kStopped) process->life = SimProcess::Life::kRunning;
     if (process->life == SimProcess::Life::kRunning) process->ReleaseAll();
   }
-  for (int i = 0; i < 50; ++i) AdvanceTo(clock_.NowUs() + 100);
+  for (int i = 0; i < 50; ++i) Advance(100);
   for (auto& process : processes_) {
     if (process->life == SimProcess::Life::kRunning) Kill(*process);
   }
@@ -552,8 +544,9 @@ void World::LetEverybodyGo() {
   while (clock_.NowUs() < end_us && failure_.empty()) {
     for (Domain& domain : domains_) {
       if (domain.fault_tier) domain.fault_tier->ReleaseHung();
+      if (domain.shared) domain.shared->is_away = domain.shared->is_full = false;
     }
-    AdvanceTo(clock_.NowUs() + 200'000);
+    Advance(200'000);
     store_->CheckInvariants(CheckScope::kIncremental);
   }
   store_->CheckInvariants(CheckScope::kFull);
@@ -617,8 +610,9 @@ void World::EvictEverything() {
   while (clock_.NowUs() < end_us) {
     for (Domain& domain : domains_) {
       if (domain.fault_tier) domain.fault_tier->ReleaseHung();
+      if (domain.shared) domain.shared->is_away = domain.shared->is_full = false;
     }
-    AdvanceTo(clock_.NowUs() + 200'000);
+    Advance(200'000);
   }
 }
 
@@ -634,6 +628,8 @@ void World::AddCounters(Coverage* sum) const {
     sum->relocated += stats.blocks_relocated;
     sum->blocks_adopted += stats.blocks_adopted;
     sum->blocks_refuted += stats.blocks_refuted;
+    if (stats.shared) sum->blocks_fetched += stats.shared->blocks_fetched;
+    if (stats.shared) sum->blocks_given += stats.shared->blocks_stored;
     if (!stats.device) continue;
     sum->orders_issued += stats.device->orders.issued;
     sum->orders_reissued += stats.device->orders.reissued;
@@ -654,6 +650,10 @@ Coverage World::coverage() const {
   sum.router_checks = router_checks_;
   sum.slabs_given = slabs_given_;
   sum.shrinks = shrinks_;
+  sum.forgotten_checked = forgotten_us_.size();
+  sum.reloads = reloads_;
+  sum.stalls = stalls_;
+  sum.wall_jumps = wall_jumps_;
   sum.blocks_restored = blocks_restored_;
   sum.survivors_checked = survival_.survivors_checked();
   sum.erased_checked = survival_.erased_checked();

@@ -1,18 +1,24 @@
 // A whole host under simulation: two domains on one Store behind real sessions, lower tiers that
 // fail, and a handful of processes that store, load, stop, die and lie. One seed decides
-// everything; the trace hash covers every event and every byte the daemon sent.
+// everything, first of all what its world has at all and how strongly (swarm.h); the trace hash
+// covers every event and every byte the daemon sent. Each step has streams of its own: what is
+// taken out of one shifts no other's draws.
 //
 // With drives the tier below is an NvmeTier, and the daemon ends now and then: killed, or with the
 // power. Another restores what the drives hold (world_restart.cc).
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "daemon/session/session.h"
@@ -20,31 +26,36 @@
 #include "daemon/store/store.h"
 #include "sim/drive.h"
 #include "sim/fault_tier.h"
+#include "sim/memory_shared_tier.h"
 #include "sim/memory_tier.h"
 #include "sim/oracle.h"
 #include "sim/router.h"
 #include "sim/sim_process.h"
 #include "sim/sim_seams.h"
 #include "sim/survival.h"
+#include "sim/swarm.h"
 #include "tiers/hbm/hbm_tier.h"
 
 namespace terrace::sim {
 
 struct WorldOptions {
   uint64_t seed = 0;
+  Swarm swarm;  // of the seed, less what is taken out
+  StepSet acts;
   uint32_t events = 2000;
-  uint32_t processes = 6;
   enum class Below : uint8_t { kNothing, kMemory, kDrives };
   Below below = Below::kMemory;
-  Ending ending = Ending::kKill;      // of daemons above drives
-  uint32_t drive_fault_rate_ppm = 0;  // > 0: drives may lose what they hold
-  bool resizes_drives = false;        // their capacity goes down and up
+  bool resizes_drives = false;  // their capacity goes down and up
   bool has_encrypted_drives = false;
   // DRAM outlives a killed daemon. Its clients go on as ghosts of their sessions, which may still
   // touch what it gave them, and as clients of the next one.
   bool keeps_dram = false;
+  // A server below, through which the two domains are two hosts of one: what one has committed the
+  // other may read.
+  bool has_server = false;
   // Memory of a device above DRAM, whose copies half the processes make.
   bool has_device = false;
+  std::atomic<uint32_t>* step = nullptr;  // where it is, for whoever watches
 };
 
 // What a run reached: a simulation that never evicts, promotes or revokes proves nothing.
@@ -72,9 +83,15 @@ struct Coverage {
   uint64_t orders_expired = 0;
   uint64_t events_told = 0;
   uint64_t router_checks = 0;
-  uint64_t slabs_given = 0;  // of drives: to the other domain, or for want of capacity
-  uint64_t shrinks = 0;      // of drives that held more then than they may
-  uint64_t relocated = 0;    // blocks that were moved for that
+  uint64_t slabs_given = 0;     // of drives: to the other domain, or for want of capacity
+  uint64_t shrinks = 0;         // of drives that held more then than they may
+  uint64_t relocated = 0;       // blocks that were moved for that
+  uint64_t blocks_fetched = 0;  // from the server
+  uint64_t blocks_given = 0;    // to it
+  uint64_t forgotten_checked = 0;
+  uint64_t reloads = 0;
+  uint64_t stalls = 0;      // of the monotonic clock
+  uint64_t wall_jumps = 0;  // of the other one
 };
 
 class World final : public SimHost, public Transport {
@@ -94,6 +111,7 @@ class World final : public SimHost, public Transport {
   void Fail(const std::string& what) override;
   Oracle& oracle() override { return oracle_; }
   Random& random() override { return random_; }
+  Dice& dice() override { return dice_; }
   std::vector<Token>& token_board() override { return token_board_; }
   std::map<LeaseToken, SharedWrite>& shared_writes() override { return shared_writes_; }
   const std::vector<BlockKey>& Chain(uint32_t chain) const override { return chains_[chain]; }
@@ -103,6 +121,13 @@ class World final : public SimHost, public Transport {
   SpaceId MemberSpace(uint32_t group_number, uint32_t member) const override {
     return spaces_[group_number][member];
   }
+  uint32_t TrustOf(uint32_t domain_index) const override {
+    return options_.has_server ? 0 : domain_index;
+  }
+  uint64_t now_us() const override { return world_us_; }
+  std::set<CommitId> KnownCommits(uint32_t group_number) override;
+  void Forgotten(uint32_t domain_index, const std::set<CommitId>& commits) override;
+  bool WasForgotten(uint32_t domain_index, CommitId commit_id, uint64_t asked_us) const override;
   const DomainSecret& Secret(uint32_t domain_index) const override {
     return secrets_[domain_index];
   }
@@ -122,6 +147,7 @@ class World final : public SimHost, public Transport {
     std::unique_ptr<MemoryTier> memory_tier;
     std::unique_ptr<FaultTier> fault_tier;
     std::unique_ptr<Drive> drive;
+    std::unique_ptr<MemorySharedTier> shared;
     std::unique_ptr<HbmTier> device;
     std::vector<std::byte> slabs;
     SessionId operator_session = 0;  // who looks at everything
@@ -149,20 +175,32 @@ class World final : public SimHost, public Transport {
   void ShareDrives();
   std::vector<TierShares::Share> SharesOfDrives() const;
   void ResizeDrives();
+  std::array<uint32_t, kDiskFaultCount> DriveFaultRates() const;
+  bool drives_fail() const { return options_.swarm.value(Kind::kDriveFaultPpm) > 0; }
+  Ending ending() const {
+    const bool is_power = options_.swarm.value(Kind::kPowerLoss) > 0 && !options_.keeps_dram;
+    return is_power ? Ending::kPowerLoss : Ending::kKill;
+  }
   uint64_t AboveCapacity() const;
   uint64_t BeyondLimits() const;
   std::string DescribeShares() const;
   void CheckShares();
   void MakeDevice(uint32_t domain_index);
+  void MakeMemoryTier(uint32_t domain_index);
+  StoreOptions MakeStoreOptions();
+  DomainOptions MakeDomainOptions(uint32_t domain_index);
   void MakeStore();
   void DeliverBytes(SessionId session, const std::vector<std::byte>& bytes);
   void EvictEverything();
   void Connect(uint32_t process);
   void Kill(SimProcess& process);
   void Step();
+  void BeginStep(bool is_live);
+  uint64_t DrawStepUs();
   void ActOnce();
   void RunBackground();
-  void AdvanceTo(uint64_t now_us);
+  void Advance(uint64_t us);
+  void CheckPopulated();
   void DeliverDue();
   void Post(uint64_t delay_us, Envelope envelope);
   void LetEverybodyGo();
@@ -170,6 +208,11 @@ class World final : public SimHost, public Transport {
   void Trace(uint64_t word);
   void TraceBytes(std::span<const std::byte> bytes);
   void AddCounters(Coverage* sum) const;
+
+  // world_reloads.cc
+  void TakeConfiguration();
+  void MaybeReload();
+  void MaybeSetClocks();
 
   // world_router.cc
   Router::View ServedBlocks();
@@ -195,6 +238,9 @@ class World final : public SimHost, public Transport {
   void CheckNothingComesBack();
   void Restore();
 
+  // world_server.cc
+  void RunServer(Domain& domain);
+
   // world_ghosts.cc
   void EndClients();
   void LeaveGhosts();
@@ -203,9 +249,32 @@ class World final : public SimHost, public Transport {
   void EndSession(uint32_t process, SessionId session);
 
   WorldOptions options_;
-  SimRandom random_;
+  Dice dice_;
+  // Of this step: what processes do, when what they wait for comes, how much time passes.
+  SimRandom random_{0};
+  SimRandom background_random_{0};
+  SimRandom time_random_{0};
   SimRandom daemon_random_;
   SimClock clock_;
+  uint64_t world_us_ = 1'000'000;    // goes on while clocks stand still
+  uint64_t stalled_until_step_ = 0;  // the monotonic clock
+  // As the configuration says now.
+  struct Tuned {
+    uint32_t segments_total = 0;
+    uint64_t segments_lent_halves = 0;
+    uint64_t fenced_bytes = 0;
+    uint64_t session_leases = 0;
+    uint64_t session_pending = 0;
+    uint64_t read_ahead = 0;
+    uint64_t admission = 0;
+    uint64_t ttl_default_s = 0;
+    uint64_t scrub_bytes = 0;
+    uint64_t device_hits = 0;
+  } tuned_;
+  uint32_t segments_held_max_ = 0;  // at most so many are populated, or will be
+  uint64_t reloads_ = 0;
+  uint64_t stalls_ = 0;
+  uint64_t wall_jumps_ = 0;
   SimOffload offload_{16};
   Oracle oracle_;
   std::vector<SpaceGroupSpec> groups_;
@@ -231,7 +300,6 @@ class World final : public SimHost, public Transport {
   std::map<SessionId, uint32_t> open_sessions_;              // not proven dead, and their domains
   std::map<SessionId, std::unique_ptr<SimProcess>> ghosts_;  // of daemons that are dead
   bool is_haunting_ = false;                                 // a ghost acts: nobody hears it
-  SimRandom router_random_;
   Router router_;
   uint64_t router_checks_ = 0;
   uint64_t steps_deaf_ = 0;
@@ -240,6 +308,8 @@ class World final : public SimHost, public Transport {
   SessionId next_session_id_ = 1;
   uint64_t trace_hash_ = 0x9E3779B97F4A7C15;
   uint64_t steps_ = 0;
+  SharedServer server_;
+  std::map<std::pair<uint32_t, CommitId>, uint64_t> forgotten_us_;  // by domain, since when
   KeptGroups kept_groups_;
   Survival survival_;
   struct Answer {

@@ -9,11 +9,99 @@
 namespace terrace::sim {
 namespace {
 
-constexpr uint64_t kStepsPerCrash = 500;
+constexpr uint64_t kShareWaitUs = 20'000'000;
 constexpr uint64_t kStepsPerNote = 40;
 constexpr uint32_t kStuckReleasedOneIn = 50;
 
 }  // namespace
+
+// Some worlds' drives are shared out in halves, some lend a part, some all but a slab.
+std::vector<TierShares::Share> World::SharesOfDrives() const {
+  const uint64_t guaranteed_slabs[] = {drive_slabs_ / 2, drive_slabs_ / 4, 1};
+  const uint64_t kind = options_.swarm.value(Kind::kDriveShares);
+  const bool lends = kind > 0;
+  const uint64_t slabs = guaranteed_slabs[std::min<uint64_t>(kind, 2)];
+  const auto with = [&](uint32_t priority) {
+    return TierShares::Share{.guaranteed_bytes = slabs * Drive::kSlabBytes,
+                             .max_bytes = (lends ? drive_slabs_ : slabs) * Drive::kSlabBytes,
+                             .priority = priority};
+  };
+  return {with(50), with(kind == 3 ? 51 : 50)};
+}
+
+void World::ShareDrives() {
+  shares_ = std::make_unique<TierShares>(TierShares::Lending::kAll,
+                                         drive_slabs_ * Drive::kSlabBytes, SharesOfDrives());
+  waits_since_us_ = leaving_bytes_ = 0;
+}
+
+// As an operator does, at any moment. Two slabs at least, one a domain.
+void World::ResizeDrives() {
+  drive_slabs_ = 2 + dice_.Word(Kind::kDriveResizes) % (kDriveSlabs - 1);
+  shares_->Set(drive_slabs_ * Drive::kSlabBytes, SharesOfDrives());
+  above_bytes_max_ = AboveCapacity();
+  beyond_bytes_max_ = BeyondLimits();
+  shrinks_ += above_bytes_max_ > 0;
+  waits_since_us_ = 0;
+}
+
+uint64_t World::AboveCapacity() const {
+  const uint64_t held_bytes = shares_->held_bytes_total();
+  return held_bytes - std::min(held_bytes, shares_->capacity_bytes());
+}
+
+uint64_t World::BeyondLimits() const {
+  uint64_t sum_bytes = 0;
+  for (uint32_t d = 0; d < domains_.size(); ++d) {
+    const ShareStats share = shares_->stats(d, clock_.NowUs());
+    sum_bytes += share.held_bytes - std::min(share.held_bytes, share.max_bytes);
+  }
+  return sum_bytes;
+}
+
+std::string World::DescribeShares() const {
+  std::string text = ": of " + std::to_string(shares_->capacity_bytes());
+  for (uint32_t d = 0; d < domains_.size(); ++d) {
+    const ShareStats share = shares_->stats(d, clock_.NowUs());
+    const TierStats tier = domains_[d].drive->tier().stats();
+    text += "; " + std::to_string(share.held_bytes) + " held, " + std::to_string(share.max_bytes) +
+            " at most, " + std::to_string(share.leaving_bytes) + " leaving, " +
+            std::to_string(share.asked_bytes) + " asked, " + std::to_string(tier.used_bytes) +
+            " used, " + std::to_string(tier.left_alone_bytes) + " left alone";
+  }
+  return text;
+}
+
+// The drives hold no more than there is, the ledger knows how much, and whoever wants what it is
+// guaranteed has it before long.
+void World::CheckShares() {
+  uint64_t leaving_bytes = 0;
+  bool waits = false;
+  bool is_borrowed = false;
+  for (uint32_t d = 0; d < domains_.size(); ++d) {
+    const ShareStats share = shares_->stats(d, clock_.NowUs());
+    leaving_bytes += share.leaving_bytes;
+    waits |=
+        share.asked_bytes > 0 && share.held_bytes + share.asked_bytes <= share.guaranteed_bytes;
+    is_borrowed |= share.borrowed_bytes > 0;
+    if (domains_[d].drive->used_bytes() > share.held_bytes) {
+      Fail("a drive has files that nobody counts");
+    }
+  }
+  slabs_given_ += leaving_bytes > leaving_bytes_;
+  leaving_bytes_ = leaving_bytes;
+  // What is above a capacity that was lowered only ever falls, whatever ends the daemon.
+  const uint64_t above_bytes = AboveCapacity(), beyond_bytes = BeyondLimits();
+  if (above_bytes > above_bytes_max_) Fail("the drives hold more than there is");
+  if (beyond_bytes > beyond_bytes_max_) Fail("a domain has more than its limit");
+  above_bytes_max_ = above_bytes;
+  beyond_bytes_max_ = beyond_bytes;
+  waits |= above_bytes > 0 || beyond_bytes > 0;
+  if (!waits || !is_borrowed) waits_since_us_ = 0;
+  if (waits && is_borrowed && waits_since_us_ == 0) waits_since_us_ = clock_.NowUs();
+  const bool is_late = waits_since_us_ != 0 && clock_.NowUs() > waits_since_us_ + kShareWaitUs;
+  if (is_late && !drives_fail()) Fail("a guarantee is not given back");
+}
 
 void World::KeptGroups::Keep(uint32_t domain_index, const SpaceGroupSpec& spec) {
   kept[{domain_index, spec.name}] = spec;
@@ -123,14 +211,14 @@ void World::RunDrives() {
   for (Domain& domain : domains_) {
     if (!domain.drive) continue;
     domain.drive->disk().RunUntil(clock_.NowUs());
-    if (random_.Pick(kStuckReleasedOneIn) == 0) domain.drive->disk().ReleaseStuck();
+    if (background_random_.Pick(kStuckReleasedOneIn) == 0) domain.drive->disk().ReleaseStuck();
   }
 }
 
 void World::MaybeCrash() {
   if (!has_successors()) return;
   if (steps_ % kStepsPerNote == 0) survival_.Note(TakeSnapshot(), clock_.NowUs());
-  if (random_.Pick(kStepsPerCrash) == 0) Crash();
+  if (dice_.Happens(Kind::kDaemonEnds, 2'000)) Crash();
 }
 
 void World::Crash() {
@@ -142,19 +230,17 @@ void World::Crash() {
   OpenOperators();
   CheckRouter();
   // What is above the capacity at a start goes at once.
-  const bool may_lose =
-      options_.drive_fault_rate_ppm > 0 || (has_drives() && AboveCapacity() + BeyondLimits() > 0);
+  const bool may_lose = drives_fail() || (has_drives() && AboveCapacity() + BeyondLimits() > 0);
   const auto promise = may_lose ? Survival::Promise::kNothing : Survival::Promise::kSurvival;
-  const std::string verdict =
-      survival_.Judge(TakeSnapshot(), options_.ending, promise, clock_.NowUs());
+  const std::string verdict = survival_.Judge(TakeSnapshot(), ending(), promise, clock_.NowUs());
   if (!verdict.empty()) Fail("after the end of a daemon: " + verdict);
 }
 
 // Another daemon restores what the drives hold, and adopts DRAM where that outlives the first.
 void World::Succeed() {
-  Trace(0xC4A54000 + static_cast<uint64_t>(options_.ending));
+  Trace(0xC4A54000 + static_cast<uint64_t>(ending()));
   for (Domain& domain : domains_) {
-    if (domain.drive) domain.drive->End(options_.ending);
+    if (domain.drive) domain.drive->End(ending());
   }
   EndClients();
   held_back_.clear();
@@ -180,7 +266,7 @@ void World::Succeed() {
 // Everything was evicted, and there was time. Of a table that could not be read at start nobody
 // knew what to evict.
 void World::CheckNothingComesBack() {
-  if (options_.drive_fault_rate_ppm > 0) return;
+  if (drives_fail()) return;
   const uint64_t restored_before = blocks_restored_;
   Succeed();
   const Coverage sum = coverage();

@@ -6,7 +6,6 @@
 namespace terrace::sim {
 namespace {
 
-constexpr uint64_t kFullChecksPerLoss = 6;
 constexpr uint64_t kStepsDeafMax = 24;
 
 std::string PlacesText(uint8_t places) {
@@ -61,9 +60,9 @@ void World::CheckRouter() {
 void World::MaybeLoseEvents(uint64_t steps_since_check) {
   if (steps_since_check == 0) {
     router_.CaughtUp();
-    if (router_random_.Pick(kFullChecksPerLoss) != 0) return;
+    if (!dice_.Happens(Kind::kDeafRouters, 167'000)) return;
     router_.LoseRoom();
-    steps_deaf_ = 1 + router_random_.Pick(kStepsDeafMax);
+    steps_deaf_ = 1 + dice_.Word(Kind::kDeafRouters) % kStepsDeafMax;
   } else if (!router_.has_room() && steps_since_check >= steps_deaf_) {
     LetRouterCatchUp();
   }

@@ -1,6 +1,12 @@
 // The simulation as a test. TERRACE_SIM_SEEDS: how many seeds (default 200); TERRACE_SIM_STEPS: of
 // how many events each (default 2,000); TERRACE_SIM_REPLAYS: how many are replayed (default 8);
-// TERRACE_SIM_FIRST_SEED: where to begin, so that a failing seed replays alone.
+// TERRACE_SIM_FIRST_SEED: where to begin, so that a failing seed replays alone;
+// TERRACE_SIM_WITHOUT: kinds to take out of every world (swarm.h); TERRACE_SIM_ACTS: steps in which
+// anybody acts.
+//
+// A seed that fails is shrunk (shrink.h), for kShrinkSeconds or TERRACE_SIM_SHRINK; 0: not at all.
+// With TERRACE_SIM_SHRINK each seed is tried in a child first, so that what ends a process by other
+// means than abort() is shrunk, too.
 #include <gtest/gtest.h>
 
 #include <csignal>
@@ -8,49 +14,166 @@
 #include <cstdlib>
 #include <string>
 
+#include "sim/sim/shrink.h"
 #include "sim/world.h"
 
 namespace terrace::sim {
 namespace {
+
+constexpr uint64_t kShrinkSeconds = 30;
+constexpr unsigned kFirstSecondsMax = 120;
+constexpr uint64_t kStepsPerSeed = 2'000;
 
 uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
   const char* text = std::getenv(name);
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
-volatile uint64_t current_seed = 0;
+// Worlds that a test runs.
+struct Worlds {
+  const char* test;
+  WorldOptions (*options_of)(const Swarm& swarm);
+};
+
+// What the environment says of every world.
+Case AskedFor(uint64_t seed) {
+  Case of{.seed = seed,
+          .steps = static_cast<uint32_t>(FromEnvironment("TERRACE_SIM_STEPS", kStepsPerSeed))};
+  const char* const without = std::getenv("TERRACE_SIM_WITHOUT");
+  std::string wrong;
+  if (without != nullptr && !ParseKinds(without, &of.without, &wrong)) {
+    std::fprintf(stderr, "TERRACE_SIM_WITHOUT names '%s'; there are %s\n", wrong.c_str(),
+                 KindsText(KindSet().set()).c_str());
+    std::exit(2);
+  }
+  const char* const acts = std::getenv("TERRACE_SIM_ACTS");
+  if (acts != nullptr && !StepSet::Parse(acts, &of.acts)) {
+    std::fprintf(stderr, "TERRACE_SIM_ACTS is '%s'; write steps as 3-5,17\n", acts);
+    std::exit(2);
+  }
+  return of;
+}
+
+Swarm SwarmOf(const Case& of) {
+  Swarm swarm(of.seed);
+  swarm.TakeOut(of.without);
+  return swarm;
+}
+
+WorldOptions OptionsOfCase(const Worlds& worlds, const Case& of) {
+  WorldOptions options = worlds.options_of(SwarmOf(of));
+  options.seed = of.seed;
+  options.swarm = SwarmOf(of);
+  options.acts = of.acts;
+  options.events = of.steps;
+  return options;
+}
+
+RunCase RunCaseOf(const Worlds& worlds) {
+  return [worlds](const Case& of, Steps* step) {
+    WorldOptions options = OptionsOfCase(worlds, of);
+    options.step = step;
+    return World(options).Run();
+  };
+}
+
+// What a person needs of a case that fails; it is shrunk first.
+std::string Report(const Worlds& worlds, const Case& first) {
+  const auto command = [&](const Case& of) {
+    return "\n  " + of.Environment() +
+           " build/release/tests/sim_sim_test --gtest_filter=Simulation." + worlds.test + "\n";
+  };
+  std::string text = "seed " + std::to_string(first.seed) +
+                     ", swarm: " + SwarmOf(first).Describe() + command(first);
+  const uint64_t seconds = FromEnvironment("TERRACE_SIM_SHRINK", kShrinkSeconds);
+  if (seconds == 0) return text;
+  const Shrunk shrunk = Shrink(RunCaseOf(worlds), first, static_cast<double>(seconds));
+  if (!shrunk.verdict.fails) return text + "it did not fail in a process of its own: not shrunk\n";
+  const KindSet before = SwarmOf(first).taken_in(), left = SwarmOf(shrunk.smallest).taken_in();
+  return text + "shrunk in " + std::to_string(shrunk.attempts) + " attempts from " +
+         std::to_string(first.steps) + " steps and " + std::to_string(before.count()) +
+         " kinds to " + std::to_string(shrunk.smallest.steps) +
+         " steps, of which somebody acts in " + std::to_string(shrunk.acts_left) + ", and " +
+         std::to_string(left.count()) + " kinds: " + KindsText(left) + "\n  " + shrunk.verdict.why +
+         command(shrunk.smallest);
+}
+
+Worlds current_worlds{};
+Case current_case;
 
 // A broken invariant aborts; the seed must still be known.
 void SayTheSeed(int) {
-  std::fprintf(stderr, "aborted at seed %llu: TERRACE_SIM_FIRST_SEED=%llu TERRACE_SIM_SEEDS=1\n",
-               static_cast<unsigned long long>(current_seed),
-               static_cast<unsigned long long>(current_seed));
+  std::signal(SIGABRT, SIG_DFL);
+  std::fprintf(stderr, "aborted at seed %llu\n",
+               static_cast<unsigned long long>(current_case.seed));
+  std::fprintf(stderr, "%s", Report(current_worlds, current_case).c_str());
+  std::fflush(stderr);
 }
 
-WorldOptions OptionsOf(uint64_t seed) {
-  // Every fourth world has no tier below DRAM.
-  return {.seed = seed,
-          .below = seed % 4 == 0 ? WorldOptions::Below::kNothing : WorldOptions::Below::kMemory};
+// For what ends a process without a word.
+std::string TryInChild(const Worlds& worlds, const Case& of) {
+  const Verdict verdict = Attempt(RunCaseOf(worlds), of, kFirstSecondsMax);
+  return verdict.fails ? verdict.why + "\n" + Report(worlds, of) : "";
 }
 
-// Every other daemon ends with the power, and every third one has drives that fail.
-WorldOptions OptionsOverDrives(uint64_t seed) {
-  return {.seed = seed,
-          .below = WorldOptions::Below::kDrives,
-          .ending = seed % 2 == 0 ? Ending::kPowerLoss : Ending::kKill,
-          .drive_fault_rate_ppm = seed % 3 == 0 ? 3'000u : 0};
+WorldOptions OptionsOf(const Swarm& swarm) {
+  const bool has_tier = swarm.value(Kind::kTierBelow) > 0;
+  return {.below = has_tier ? WorldOptions::Below::kMemory : WorldOptions::Below::kNothing};
+}
+
+// Daemons end with the power or without, and some drives fail.
+WorldOptions OptionsOverDrives(const Swarm& /*swarm*/) {
+  return {.below = WorldOptions::Below::kDrives};
 }
 
 // And their capacity changes.
-WorldOptions OptionsOverDrivesThatAreResized(uint64_t seed) {
-  WorldOptions options = OptionsOverDrives(seed);
+WorldOptions OptionsOverDrivesThatAreResized(const Swarm& swarm) {
+  WorldOptions options = OptionsOverDrives(swarm);
   options.resizes_drives = true;
   return options;
 }
 
+WorldOptions OptionsOverEncryptedDrives(const Swarm& swarm) {
+  WorldOptions options = OptionsOverDrives(swarm);
+  options.has_encrypted_drives = true;
+  return options;
+}
+
+// Clients of a dead daemon go on reading and writing where it let them. Some worlds have drives
+// below: a block there and in DRAM is one block.
+WorldOptions OptionsOverDeaths(const Swarm& swarm) {
+  const bool has_drives = swarm.value(Kind::kTierBelow) == 0;
+  return {.below = has_drives ? WorldOptions::Below::kDrives : WorldOptions::Below::kNothing,
+          .keeps_dram = true};
+}
+
+// Half the processes make a device's copies: late, wrong, twice, never, or they die over them.
+WorldOptions OptionsOverDevice(const Swarm& swarm) {
+  WorldOptions options = OptionsOf(swarm);
+  options.has_device = true;
+  return options;
+}
+
+// Domains that are two hosts on one server.
+WorldOptions OptionsOverServer(const Swarm& swarm) {
+  WorldOptions options = OptionsOf(swarm);
+  options.has_server = true;
+  return options;
+}
+
+constexpr Worlds kServing{"ServesNoWrongByteAndLeaksNoSlot", OptionsOf};
+constexpr Worlds kOverDrives{"WhatOutlivesTheDaemonIsWhatItPromised", OptionsOverDrives};
+constexpr Worlds kOverResizedDrives{"DrivesComeDownToWhatTheyMayHoldWhateverEndsTheDaemon",
+                                    OptionsOverDrivesThatAreResized};
+constexpr Worlds kOverEncryptedDrives{"WhatOutlivesTheDaemonEncryptedIsWhatItPromised",
+                                      OptionsOverEncryptedDrives};
+constexpr Worlds kOverDeaths{"DramOutlivesTheDaemonAndNeverLies", OptionsOverDeaths};
+constexpr Worlds kOverDevice{"ADevicesBlocksAreRightWhateverItsClientsDo", OptionsOverDevice};
+constexpr Worlds kOverServer{"HostsThatShareAServerNeverLie", OptionsOverServer};
+
 class Simulation : public testing::Test {
  protected:
-  static void SetUpTestSuite() { std::signal(SIGABRT, SayTheSeed); }
+  void SetUp() override { std::signal(SIGABRT, SayTheSeed); }
 };
 
 void Add(const Coverage& one, Coverage* sum) {
@@ -80,34 +203,43 @@ void Add(const Coverage& one, Coverage* sum) {
   sum->slabs_given += one.slabs_given;
   sum->shrinks += one.shrinks;
   sum->relocated += one.relocated;
+  sum->blocks_fetched += one.blocks_fetched;
+  sum->blocks_given += one.blocks_given;
+  sum->forgotten_checked += one.forgotten_checked;
+  sum->reloads += one.reloads;
+  sum->stalls += one.stalls;
+  sum->wall_jumps += one.wall_jumps;
 }
 
-WorldOptions Stepped(WorldOptions options) {
-  options.events = static_cast<uint32_t>(FromEnvironment("TERRACE_SIM_STEPS", options.events));
-  return options;
+std::string RunWorld(const Worlds& worlds, const Case& of, Coverage* sum, uint64_t* trace_hash) {
+  current_worlds = worlds;
+  current_case = of;
+  World world(OptionsOfCase(worlds, of));
+  const std::string failure = world.Run();
+  *trace_hash = world.trace_hash();
+  Add(world.coverage(), sum);
+  return failure.empty() ? "" : failure + "\n" + Report(worlds, of);
 }
 
 // A push runs so many of worlds that vary one whose seeds it runs all; a night as many.
 constexpr uint64_t kSeedsOfVariants = 60;
 
-// Every seed asked for, in worlds of `options_of`; their coverage is summed.
-void RunSeeds(WorldOptions (*options_of)(uint64_t seed), Coverage* sum, uint64_t* count,
-              uint64_t seeds_a_push = 200) {
+// Every seed asked for, in such worlds; their coverage is summed.
+void RunSeeds(const Worlds& worlds, Coverage* sum, uint64_t* count, uint64_t seeds_a_push = 200) {
   const uint64_t first = FromEnvironment("TERRACE_SIM_FIRST_SEED", 1);
   *count = FromEnvironment("TERRACE_SIM_SEEDS", seeds_a_push);
+  const bool tries_first = FromEnvironment("TERRACE_SIM_SHRINK", 0) > 0;
   for (uint64_t seed = first; seed < first + *count; ++seed) {
-    current_seed = seed;
-    World world(Stepped(options_of(seed)));
-    const std::string failure = world.Run();
-    ASSERT_EQ(failure, "") << "seed " << seed << ": TERRACE_SIM_FIRST_SEED=" << seed
-                           << " TERRACE_SIM_SEEDS=1";
-    Add(world.coverage(), sum);
+    const Case of = AskedFor(seed);
+    ASSERT_EQ(tries_first ? TryInChild(worlds, of) : "", "");
+    uint64_t trace_hash = 0;
+    ASSERT_EQ(RunWorld(worlds, of, sum, &trace_hash), "");
   }
   std::printf("a router was told %llu events, and compared with the store %llu times\n",
               static_cast<unsigned long long>(sum->events_told),
               static_cast<unsigned long long>(sum->router_checks));
-  EXPECT_GE(sum->router_checks, 30 * *count);
   if (*count < 20) return;
+  EXPECT_GE(sum->router_checks, 30 * *count);
   EXPECT_GT(sum->events_told, 20 * *count);
 }
 
@@ -116,7 +248,7 @@ void RunSeeds(WorldOptions (*options_of)(uint64_t seed), Coverage* sum, uint64_t
 TEST_F(Simulation, ServesNoWrongByteAndLeaksNoSlot) {
   Coverage sum;
   uint64_t count = 0;
-  ASSERT_NO_FATAL_FAILURE(RunSeeds(OptionsOf, &sum, &count));
+  ASSERT_NO_FATAL_FAILURE(RunSeeds(kServing, &sum, &count));
   std::printf(
       "%llu seeds: %llu blocks sealed, %llu evicted, %llu acquired, %llu promotions, %llu leases "
       "revoked, %llu commits refused as gone, %llu parts judged, %llu told before their block\n",
@@ -129,7 +261,7 @@ TEST_F(Simulation, ServesNoWrongByteAndLeaksNoSlot) {
       static_cast<unsigned long long>(sum.parts_judged),
       static_cast<unsigned long long>(sum.parts_told));
   if (count < 20) return;
-  EXPECT_GT(sum.parts_told, count);
+  EXPECT_GT(sum.parts_told, count / 2);
   EXPECT_GT(sum.parts_claimed_wrongly, count / 4);
   EXPECT_GT(sum.blocks_refuted, count / 8);
   EXPECT_GT(sum.blocks_sealed, 10 * count);
@@ -158,7 +290,7 @@ void ExpectMuchOutlived(const Coverage& sum, uint64_t count) {
 TEST_F(Simulation, WhatOutlivesTheDaemonIsWhatItPromised) {
   Coverage sum;
   uint64_t count = 0;
-  ASSERT_NO_FATAL_FAILURE(RunSeeds(OptionsOverDrives, &sum, &count));
+  ASSERT_NO_FATAL_FAILURE(RunSeeds(kOverDrives, &sum, &count));
   std::printf(
       "%llu seeds: %llu daemons ended, %llu blocks restored, %llu survivors and %llu erasures "
       "checked, %llu promotions, %llu members scrubbed, %llu parts judged, %llu slabs given to the "
@@ -172,7 +304,7 @@ TEST_F(Simulation, WhatOutlivesTheDaemonIsWhatItPromised) {
       static_cast<unsigned long long>(sum.parts_judged),
       static_cast<unsigned long long>(sum.slabs_given));
   if (count < 20) return;
-  EXPECT_GT(sum.slabs_given, count / 20);
+  EXPECT_GT(sum.slabs_given, count / 100);
   EXPECT_GT(sum.restarts, count);
   ExpectMuchOutlived(sum, count);
 }
@@ -181,8 +313,7 @@ TEST_F(Simulation, WhatOutlivesTheDaemonIsWhatItPromised) {
 TEST_F(Simulation, DrivesComeDownToWhatTheyMayHoldWhateverEndsTheDaemon) {
   Coverage sum;
   uint64_t count = 0;
-  ASSERT_NO_FATAL_FAILURE(
-      RunSeeds(OptionsOverDrivesThatAreResized, &sum, &count, kSeedsOfVariants));
+  ASSERT_NO_FATAL_FAILURE(RunSeeds(kOverResizedDrives, &sum, &count, kSeedsOfVariants));
   std::printf(
       "%llu seeds: %llu daemons ended, %llu shrinks, %llu slabs given, %llu blocks moved, %llu "
       "restored, %llu survivors and %llu erasures checked, %llu promotions\n",
@@ -197,16 +328,10 @@ TEST_F(Simulation, DrivesComeDownToWhatTheyMayHoldWhateverEndsTheDaemon) {
   if (count < 20) return;
   EXPECT_GT(sum.shrinks, count / 4);
   EXPECT_GT(sum.relocated, count / 4);
-  EXPECT_GT(sum.slabs_given, count);
+  EXPECT_GT(sum.slabs_given, count / 4);
   EXPECT_GT(sum.blocks_restored, count);
   EXPECT_GT(sum.survivors_checked, count);
   EXPECT_GT(sum.erased_checked, count);
-}
-
-WorldOptions OptionsOverEncryptedDrives(uint64_t seed) {
-  WorldOptions options = OptionsOverDrives(seed);
-  options.has_encrypted_drives = true;
-  return options;
 }
 
 // The same of drives whose blocks are encrypted.
@@ -214,7 +339,7 @@ WorldOptions OptionsOverEncryptedDrives(uint64_t seed) {
 TEST_F(Simulation, WhatOutlivesTheDaemonEncryptedIsWhatItPromised) {
   Coverage sum;
   uint64_t count = 0;
-  ASSERT_NO_FATAL_FAILURE(RunSeeds(OptionsOverEncryptedDrives, &sum, &count, kSeedsOfVariants));
+  ASSERT_NO_FATAL_FAILURE(RunSeeds(kOverEncryptedDrives, &sum, &count, kSeedsOfVariants));
   std::printf("%llu seeds: %llu daemons ended, %llu blocks restored, %llu survivors checked\n",
               static_cast<unsigned long long>(count), static_cast<unsigned long long>(sum.restarts),
               static_cast<unsigned long long>(sum.blocks_restored),
@@ -223,19 +348,11 @@ TEST_F(Simulation, WhatOutlivesTheDaemonEncryptedIsWhatItPromised) {
   ExpectMuchOutlived(sum, count);
 }
 
-// Clients of a dead daemon go on reading and writing where it let them. Every third world has
-// drives below: a block there and in DRAM is one block.
-WorldOptions OptionsOverDeaths(uint64_t seed) {
-  return {.seed = seed,
-          .below = seed % 3 == 0 ? WorldOptions::Below::kDrives : WorldOptions::Below::kNothing,
-          .keeps_dram = true};
-}
-
 // PROMISE: T01 deaths under clients that go on
 TEST_F(Simulation, DramOutlivesTheDaemonAndNeverLies) {
   Coverage sum;
   uint64_t count = 0;
-  ASSERT_NO_FATAL_FAILURE(RunSeeds(OptionsOverDeaths, &sum, &count));
+  ASSERT_NO_FATAL_FAILURE(RunSeeds(kOverDeaths, &sum, &count));
   std::printf("%llu seeds: %llu daemons ended, %llu blocks adopted, %llu restored, %llu judged\n",
               static_cast<unsigned long long>(count), static_cast<unsigned long long>(sum.restarts),
               static_cast<unsigned long long>(sum.blocks_adopted),
@@ -243,23 +360,16 @@ TEST_F(Simulation, DramOutlivesTheDaemonAndNeverLies) {
               static_cast<unsigned long long>(sum.parts_judged));
   if (count < 20) return;
   EXPECT_GT(sum.restarts, 2 * count);
-  EXPECT_GT(sum.blocks_adopted, 10 * count);
+  EXPECT_GT(sum.blocks_adopted, 5 * count);
   EXPECT_GT(sum.blocks_restored, count);
   EXPECT_GT(sum.parts_judged, 100 * count);
-}
-
-// Half the processes make a device's copies: late, wrong, twice, never, or they die over them.
-WorldOptions OptionsOverDevice(uint64_t seed) {
-  return {.seed = seed,
-          .below = seed % 2 == 0 ? WorldOptions::Below::kNothing : WorldOptions::Below::kMemory,
-          .has_device = true};
 }
 
 // PROMISE: T01 device copies that are late, wrong or missing
 TEST_F(Simulation, ADevicesBlocksAreRightWhateverItsClientsDo) {
   Coverage sum;
   uint64_t count = 0;
-  ASSERT_NO_FATAL_FAILURE(RunSeeds(OptionsOverDevice, &sum, &count));
+  ASSERT_NO_FATAL_FAILURE(RunSeeds(kOverDevice, &sum, &count));
   std::printf(
       "%llu seeds: %llu orders, %llu again, %llu wrong, %llu expired; %llu slots read there, %llu "
       "promotions, %llu parts judged\n",
@@ -278,26 +388,41 @@ TEST_F(Simulation, ADevicesBlocksAreRightWhateverItsClientsDo) {
   EXPECT_GT(sum.slots_on_device, 5 * count);
 }
 
+// What a host has given the server is right on the other one, whatever the server loses and however
+// often it is away; and what was there before a Reset is not found on the host that was told of it.
+// PROMISE: T01 two hosts on a server that goes away and loses blocks
+// PROMISE: T03 two hosts on a server that goes away and loses blocks
+TEST_F(Simulation, HostsThatShareAServerNeverLie) {
+  Coverage sum;
+  uint64_t count = 0;
+  ASSERT_NO_FATAL_FAILURE(RunSeeds(kOverServer, &sum, &count, kSeedsOfVariants));
+  std::printf("%llu seeds: %llu blocks given, %llu fetched, %llu forgotten, %llu parts judged\n",
+              static_cast<unsigned long long>(count),
+              static_cast<unsigned long long>(sum.blocks_given),
+              static_cast<unsigned long long>(sum.blocks_fetched),
+              static_cast<unsigned long long>(sum.forgotten_checked),
+              static_cast<unsigned long long>(sum.parts_judged));
+  if (count < 20) return;
+  EXPECT_GT(sum.blocks_given, count);
+  EXPECT_GT(sum.blocks_fetched, count);
+  EXPECT_GT(sum.forgotten_checked, count);
+}
+
+uint64_t TraceHash(const Worlds& worlds, const Case& of) {
+  Coverage unused;
+  uint64_t trace_hash = 0;
+  EXPECT_EQ(RunWorld(worlds, of, &unused, &trace_hash), "");
+  return trace_hash;
+}
+
 // PROMISE: T01 equal traces of a seed
 TEST_F(Simulation, ASeedReplaysExactly) {
   const uint64_t count = FromEnvironment("TERRACE_SIM_REPLAYS", 8);
   for (uint64_t seed = 1; seed <= count; ++seed) {
-    current_seed = seed;
-    World one(Stepped(OptionsOf(seed)));
-    World two(Stepped(OptionsOf(seed)));
-    ASSERT_EQ(one.Run(), "");
-    ASSERT_EQ(two.Run(), "");
-    EXPECT_EQ(one.trace_hash(), two.trace_hash()) << "seed " << seed;
-    World three(Stepped(OptionsOverDrives(seed)));
-    World four(Stepped(OptionsOverDrives(seed)));
-    ASSERT_EQ(three.Run(), "");
-    ASSERT_EQ(four.Run(), "");
-    EXPECT_EQ(three.trace_hash(), four.trace_hash()) << "seed " << seed;
-    World five(OptionsOverEncryptedDrives(seed));
-    World six(OptionsOverEncryptedDrives(seed));
-    ASSERT_EQ(five.Run(), "");
-    ASSERT_EQ(six.Run(), "");
-    EXPECT_EQ(five.trace_hash(), six.trace_hash()) << "seed " << seed;
+    const Case of = AskedFor(seed);
+    for (const Worlds& worlds : {kServing, kOverDrives, kOverEncryptedDrives}) {
+      ASSERT_EQ(TraceHash(worlds, of), TraceHash(worlds, of)) << "seed " << seed;
+    }
   }
 }
 
@@ -306,10 +431,7 @@ TEST_F(Simulation, ASeedReplaysExactly) {
 TEST_F(Simulation, TraceHashOfTwentySeeds) {
   uint64_t hash = 0;
   for (uint64_t seed = 1; seed <= 20; ++seed) {
-    current_seed = seed;
-    World world(OptionsOf(seed));
-    ASSERT_EQ(world.Run(), "");
-    hash = hash * 0x100000001B3 + world.trace_hash();
+    hash = hash * 0x100000001B3 + TraceHash(kServing, {.seed = seed, .steps = kStepsPerSeed});
   }
   EXPECT_NE(hash, 0u);
   std::printf("trace hash %016llx\n", static_cast<unsigned long long>(hash));
