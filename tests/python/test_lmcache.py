@@ -25,7 +25,8 @@ from terrace.lmcache import TerraceL2Adapter, locks, objects  # noqa: E402  pyli
 import lmcache_engine  # noqa: E402  pylint: disable=wrong-import-position
 from lmcache_engine import (  # noqa: E402  pylint: disable=wrong-import-position
     BF16, FP16, FULL, WINDOW, Engine, Group, Memory)
-from conftest import LONG_S, Daemon, connect, let_nobody_store  # noqa: E402  pylint: disable=wrong-import-position
+from conftest import (  # noqa: E402  pylint: disable=wrong-import-position
+    LONG_S, Daemon, connect, let_nobody_store)
 
 REQUESTS = int(os.environ.get("TERRACE_ENGINE_REQUESTS", "200"))
 PATIENT = {"timeout_ms": 1000 * LONG_S, "load_timeout_ms": 1000 * LONG_S}

@@ -20,7 +20,8 @@ sys.path.insert(0, os.environ.get("TERRACE_SGLANG") or
 import terrace.sglang  # noqa: E402  pylint: disable=wrong-import-position
 from sglang.srt.mem_cache import hicache_storage  # noqa: E402  pylint: disable=C0413
 import sglang_engine  # noqa: E402  pylint: disable=wrong-import-position
-from conftest import LONG_S, connect, let_nobody_store  # noqa: E402  pylint: disable=wrong-import-position
+from conftest import (  # noqa: E402  pylint: disable=wrong-import-position
+    LONG_S, connect, let_nobody_store)
 
 REQUESTS = int(os.environ.get("TERRACE_ENGINE_REQUESTS", "200"))
 

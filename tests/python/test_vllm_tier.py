@@ -19,7 +19,8 @@ import terrace  # noqa: E402  pylint: disable=wrong-import-position
 import terrace.vllm_tier as vllm_tier  # noqa: E402  pylint: disable=wrong-import-position
 from terrace.vllm import tier_chunks  # noqa: E402  pylint: disable=wrong-import-position
 import vllm_tiering  # noqa: E402  pylint: disable=wrong-import-position
-from conftest import LONG_S, connect, let_nobody_store  # noqa: E402  pylint: disable=wrong-import-position
+from conftest import (  # noqa: E402  pylint: disable=wrong-import-position
+    LONG_S, connect, let_nobody_store)
 from vllm.v1.kv_offload.tiering.base import TransferJob  # noqa: E402  pylint: disable=C0413
 
 ROW_BYTES = 8192

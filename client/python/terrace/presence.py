@@ -54,9 +54,9 @@ class Presence:
         self._is_reader = is_reader
         if is_reader:
             self._logger.warning(
-                "terrace: uid %d may only read in the domain at %s: the engine loads from the cache "
-                "and stores nothing; writer_uids of the domain names who may store", os.getuid(),
-                self._socket_path)
+                "terrace: uid %d may only read in the domain at %s: the engine loads from the "
+                "cache and stores nothing; writer_uids of the domain names who may store",
+                os.getuid(), self._socket_path)
         else:
             self._logger.info("terrace: the engine may store in the domain at %s",
                               self._socket_path)
