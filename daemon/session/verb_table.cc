@@ -39,9 +39,14 @@ bool Any(const MessageBody&) { return true; }
 bool DecidesByEvict(const MessageBody& body) {
   return (HeadOf<protocol::KeysRequest>(body).flags & protocol::kEvictDryRun) == 0;
 }
-// Of keys, by a hint that is of the blocks; a lease's has none.
+// Of keys, which come behind no token, by a hint that is of the blocks.
 bool DecidesByTouch(const MessageBody& body) {
-  const protocol::Hints hints = HeadOf<protocol::KeysRequest>(body).hints;
+  protocol::KeysRequest keys;
+  if (!HeadOf<protocol::TouchRequest>(body).token.is_zero() ||
+      !body.Read(sizeof(protocol::TouchRequest), &keys)) {
+    return false;
+  }
+  const protocol::Hints& hints = keys.hints;
   return hints.ttl_s != 0 || hints.priority != protocol::kPriorityUnset ||
          (hints.flags & (protocol::kHintPin | protocol::kHintNoStore)) != 0;
 }

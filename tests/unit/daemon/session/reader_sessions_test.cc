@@ -47,6 +47,7 @@ class ReaderSessions : public ::testing::Test {
     std::memcpy(&head, body.data(), sizeof(head));
     head.hints = hints;
     std::memcpy(body.data(), &head, sizeof(head));
+    if (verb == Verb::kTouch) body.insert(body.begin(), sizeof(protocol::TouchRequest), {});
     return world_.Call(session, verb, body);
   }
   static void ExpectRefused(const FakeMessage& reply, const char* what) {
