@@ -61,6 +61,7 @@ Result<std::shared_ptr<Attachment>> Attachment::Create(Granted granted, std::str
   TERRACE_RETURN_IF_ERROR(CheckGeometry(granted.reply, why));
   std::shared_ptr<Attachment> attachment(new Attachment(std::move(granted)), &Attachment::Delete);
   TERRACE_RETURN_IF_ERROR(attachment->CheckFds(why));
+  attachment->FindRole();
   return attachment;
 }
 
@@ -128,6 +129,13 @@ Status Attachment::CheckFds(std::string* why) const {
     }
   }
   return Status::Ok();
+}
+
+void Attachment::FindRole() {
+  for (size_t i = 0; i < granted_.reply.node_count; ++i) {
+    const int flags = fcntl(granted_.fds[i].get(), F_GETFL);
+    is_reader_ |= flags >= 0 && (flags & O_ACCMODE) == O_RDONLY;
+  }
 }
 
 Status Attachment::GrantSlabs(const protocol::DeviceAttachReply& reply, std::vector<GuardedFd> fds,
@@ -265,7 +273,7 @@ void Attachment::SetPinning(Pinning pinning) {
 // REQUIRES: lock_.
 void Attachment::WantPinned(uint32_t segment) {
   Segment& entry = segments_[segment];
-  if (pinning_.pinner == nullptr || entry.is_wanted) return;
+  if (pinning_.pinner == nullptr || entry.is_wanted || is_reader_) return;
   entry.is_wanted = true;
   try {
     pinning_.pinner->Want({.segment = segment,
@@ -325,7 +333,8 @@ Status Attachment::Map(uint32_t segment) {
       static_cast<uint64_t>(status.st_size) < place.offset_bytes + length_bytes) {
     return Status(StatusCode::kInvalid, "a slot lies past the end of its arena memory file");
   }
-  void* mapped = mmap(nullptr, length_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, place.fd,
+  const int protection = is_reader_ ? PROT_READ : PROT_READ | PROT_WRITE;
+  void* mapped = mmap(nullptr, length_bytes, protection, MAP_SHARED, place.fd,
                       static_cast<off_t>(place.offset_bytes));
   if (mapped == MAP_FAILED) {
     return Status(StatusCode::kNoSpace, "an arena segment cannot be mapped", errno);

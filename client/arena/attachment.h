@@ -60,6 +60,10 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   uint64_t boot_id() const { return granted_.boot_id; }
   const protocol::HelloReply& geometry() const { return granted_.reply; }
   const DomainSecret& secret() const { return secret_; }
+  // The daemon has handed its memory over to be read only (writer_uids of the domain), as the
+  // descriptors themselves say: segments are mapped so, and not registered with a device, which
+  // would want to write.
+  bool is_reader() const { return is_reader_; }
 
   // A device, and how other processes know it.
   struct SlabDevice {
@@ -139,6 +143,7 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
                : segments_[segment];
   }
   Status CheckFds(std::string* why) const;
+  void FindRole();
   Status MapSlab(uint32_t slab, const GuardedFd& fd, std::string* why);
   struct Place {
     int fd = -1;
@@ -154,6 +159,7 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
 
   Granted granted_;
   DomainSecret secret_;
+  bool is_reader_ = false;  // set once, by Create
   uint32_t fork_generation_;
   TimedLock lock_;
   uint32_t retain_count_ = 0;

@@ -170,6 +170,10 @@ int terrace_client_is_bypassed(const terrace_client* client, uint64_t* request_c
   return client != nullptr && client->client->is_bypassed() ? 1 : 0;
 }
 
+int terrace_client_is_reader(const terrace_client* client) {
+  return client != nullptr && client->client->is_reader() ? 1 : 0;
+}
+
 size_t terrace_client_last_error(const terrace_client* client, char* text, size_t text_bytes) {
   WriteText("", text, text_bytes);
   if (client == nullptr) return 0;

@@ -205,6 +205,8 @@ std::string Client::last_error() const {
 bool Client::is_bypassed() const { return internals_->core->bypass().is_on(); }
 uint64_t Client::bypassed_count() const { return internals_->core->bypass().answered_count(); }
 
+bool Client::is_reader() const { return internals_->core->connection().is_reader(); }
+
 Result<GroupRef> Client::Open(const SpaceGroupSpec& spec, uint64_t self_mask,
                               uint64_t deadline_us) {
   Core& core = *internals_->core;

@@ -75,6 +75,7 @@ void Connection::SendUnmapped(uint32_t connection, uint32_t segment) {
 
 void Connection::SetAttachment(std::shared_ptr<Attachment> attachment) {
   boot_id_ = attachment->boot_id();
+  is_reader_ = attachment->is_reader();
   keys_per_request_max_ =
       std::min(attachment->geometry().keys_per_request_max, protocol::kKeysPerRequestMax);
   LockGuard guard(state_lock_);

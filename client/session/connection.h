@@ -45,6 +45,8 @@ class Connection {
   bool is_connected() const { return number() != 0; }
   // Of the present connection; 0 while there is none.
   uint32_t number() const { return link_.connection(); }
+  // Of the present connection, or while there is none the one before: see Attachment.
+  bool is_reader() const { return is_reader_.load(); }
   // Of the daemon; 0 while there is none.
   uint64_t boot_id() const { return boot_id_.load(); }
   // The daemon's limit, of the connection before while there is none.
@@ -97,6 +99,7 @@ class Connection {
   const uint32_t fork_generation_;
   Link link_;
   std::atomic<uint64_t> boot_id_{0};
+  std::atomic<bool> is_reader_{false};
   std::atomic<uint32_t> keys_per_request_max_{protocol::kKeysPerRequestMax};
   std::atomic<uint32_t> unawaited_count_{0};
   std::atomic<bool> is_stopping_{false};

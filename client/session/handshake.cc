@@ -93,7 +93,7 @@ bool Handshake::Connect(Refusal* refusal) {
 
 bool Handshake::Hello(Refusal* refusal) {
   protocol::HelloRequest request;
-  request.flags = protocol::kHelloNotices;
+  request.flags = protocol::kHelloNotices | protocol::kHelloReader;
   request.pid = static_cast<uint32_t>(getpid());
   std::memcpy(request.client_name, options_.client_name.data(),
               std::min(options_.client_name.size(), sizeof(request.client_name) - 1));

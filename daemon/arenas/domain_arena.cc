@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "daemon/log/log.h"
+#include "daemon/socket/memory_to_read.h"
 #include "terrace/check.h"
 #include "tiers/arena/bus_guard.h"
 
@@ -109,6 +110,12 @@ Status DomainArena::Own(Result<std::unique_ptr<Arena>> arena, std::string_view o
     Log(LogLevel::kInfo, "arena note", {{"domain", options_.domain_name}, {"note", note}});
   }
   return Status::Ok();
+}
+
+Status DomainArena::CheckReaders(const DomainConfig& domain, std::string* why) const {
+  if (!domain.writer_uids || CanBeOpenedToRead(arena_->fds().nodes, why)) return Status::Ok();
+  *why = "domain " + domain.name + ": " + *why;
+  return Status(StatusCode::kIo, "memory that readers cannot be handed");
 }
 
 std::vector<uint32_t> DomainArena::PopulatedSegments() const {

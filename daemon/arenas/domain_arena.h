@@ -50,6 +50,10 @@ class DomainArena : public ArenaMemory {
   // Not kOk: `*why` says what differs; Create may follow. Blocks.
   Status Adopt(const ArenaFds& fds, std::string* why);
 
+  // Whether readers can be handed the memory, if the domain has readers: writer_uids. Not kOk:
+  // `*why` says what keeps it. REQUIRES: Create or Adopt was kOk.
+  Status CheckReaders(const DomainConfig& domain, std::string* why) const;
+
   std::byte* SegmentBase(uint32_t segment) override { return arena_->SegmentBase(segment); }
   void BeginPopulate(uint32_t segment) override { arena_->BeginPopulate(segment); }
   // Disks let go of the segment's pages first: pinned pages would not return.

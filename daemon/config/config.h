@@ -58,6 +58,9 @@ struct DomainConfig {
   // and empty: nobody.
   std::optional<std::vector<uint32_t>> allow_uids;
   std::optional<std::vector<uint32_t>> allow_gids;
+  // Who of them may store; everybody else is a reader, whose memory is handed over to be read only.
+  // Absent: everybody. Present and empty: nobody.
+  std::optional<std::vector<uint32_t>> writer_uids;
   std::vector<std::string> allow_models;  // patterns of what may be opened; empty: any model
   std::string secret_file;  // empty: <state_dir>/<name>.secret, drawn at the first start
   // Nobody named these paths: their directories may be made, the secret may be drawn.

@@ -256,6 +256,8 @@ const ConfigKey<Domain> kDomainKeys[] = {
      "users that may connect; absent: whoever the socket's mode lets in", kLive},
     {"allow_gids", IdsField<Domain>{&Domain::allow_gids},
      "primary groups that may connect, beside allow_uids", kLive},
+    {"writer_uids", IdsField<Domain>{&Domain::writer_uids},
+     "users that may store; others that connect can only read its memory; absent: all may", kLive},
     {"allow_models",
      TextsField<Domain>{&Domain::allow_models, kAllowModelsMax, kModelPatternBytesMax},
      "models that engines may open, * for any part of a name; absent: all", kLive},

@@ -73,6 +73,11 @@ std::optional<RequestOutcome> AdminVerbs::Answer(const PeerIdentity& peer,
     request.Answer(context, Status(StatusCode::kUnsupported), RefusalOf(*row, peer.uid));
     return RequestOutcome::kReply;
   }
+  if (!MayChange(*row, request.body(), context)) {
+    request.Answer(context, Status(StatusCode::kUnsupported),
+                   RefusalOfReader(VerbName(row->verb), context.uid));
+    return RequestOutcome::kReply;
+  }
   if (row->takes_new) {
     const ServingMode mode = store.operators().serving(peer.domain_index);
     if (mode == ServingMode::kServing) return std::nullopt;
@@ -100,12 +105,33 @@ void AdminVerbs::Note(const PeerIdentity& peer, std::string_view client_name,
   log_.Add(peer.domain_index, VerbName(event.verb), event);
 }
 
+SessionRole AdminVerbs::RoleOf(const PeerIdentity& peer) const {
+  if (!hooks_.writer_uids) return SessionRole::kWriter;
+  const Uids& writers = hooks_.writer_uids(peer.domain_index);
+  const bool is_writer =
+      !writers.has_value() || std::ranges::find(*writers, peer.uid) != writers->end();
+  return is_writer ? SessionRole::kWriter : SessionRole::kReader;
+}
+
+bool AdminVerbs::IsAdmin(uint32_t uid) const {
+  if (uid == 0 || uid == geteuid()) return true;
+  if (!hooks_.admin_uids) return false;
+  const Uids& admins = hooks_.admin_uids();
+  return admins.has_value() && std::ranges::find(*admins, uid) != admins->end();
+}
+
 bool AdminVerbs::MayAsk(const VerbRow& row, const MessageBody& body, uint32_t uid) const {
-  if (uid == 0 || uid == geteuid() || !IsForAdmins(row, body)) return true;
-  static const Uids kNobodyElse;
-  const Uids& admins = hooks_.admin_uids ? hooks_.admin_uids() : kNobodyElse;
-  if (!admins.has_value()) return row.is_open_unless_named;
-  return std::ranges::find(*admins, uid) != admins->end();
+  if (!IsForAdmins(row, body) || IsAdmin(uid)) return true;
+  const bool are_named = hooks_.admin_uids && hooks_.admin_uids().has_value();
+  return !are_named && row.is_open_unless_named;
+}
+
+// An admin among the readers erases and pins as ever; nobody stores in memory that he may only
+// read.
+bool AdminVerbs::MayChange(const VerbRow& row, const MessageBody& body,
+                           const RequestContext& context) const {
+  if (context.role == SessionRole::kWriter || !IsForWriters(row, body)) return true;
+  return !row.stores && IsAdmin(context.uid);
 }
 
 RequestOutcome AdminVerbs::Drain(const PeerIdentity& peer, const RequestContext& context,

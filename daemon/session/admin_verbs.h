@@ -1,6 +1,6 @@
 // AdminVerbs: what stands between a request and its work: whether its user may ask it, as the role
-// of its verb says, and whether its domain serves such requests now; and the verbs with which an
-// administrator rules over the daemon.
+// of its verb and that of the session say, and whether its domain serves such requests now; and the
+// verbs with which an administrator rules over the daemon.
 //
 // THREADING: store thread. OWNERSHIP: the SessionTable's.
 #pragma once
@@ -38,6 +38,8 @@ class AdminVerbs {
     // `done` is called once, now or in a later turn: kOk and a document, or a sentence.
     using ConfigDone = std::function<void(const Error& error, const std::string& document)>;
     std::function<const Uids&()> admin_uids;
+    // Who may store in a domain. None: everybody who may connect.
+    std::function<const Uids&(uint32_t domain_index)> writer_uids;
     std::function<protocol::DrainReply(const PeerIdentity& peer, protocol::DrainAction action)>
         drain;
     std::function<void(const PeerIdentity& peer, protocol::ConfigAction action,
@@ -50,13 +52,18 @@ class AdminVerbs {
   void Note(const PeerIdentity& peer, std::string_view client_name, const Request& request,
             Store& store, OperatorEvent event);
 
+  // Of a session that begins now; what is configured later is for later ones.
+  SessionRole RoleOf(const PeerIdentity& peer) const;
+
   // Answers a request that has begun and is one of these, or is not served now; or, of a Config,
   // tells now or later. None: it goes on.
   std::optional<RequestOutcome> Answer(const PeerIdentity& peer, const RequestContext& context,
                                        Store& store, Request& request) const;
 
  private:
+  bool IsAdmin(uint32_t uid) const;
   bool MayAsk(const VerbRow& row, const MessageBody& body, uint32_t uid) const;
+  bool MayChange(const VerbRow& row, const MessageBody& body, const RequestContext& context) const;
   RequestOutcome Drain(const PeerIdentity& peer, const RequestContext& context,
                        Request& request) const;
   RequestOutcome Config(const PeerIdentity& peer, const RequestContext& context,

@@ -20,4 +20,24 @@ Error ReadHello(const MessageBody& body, protocol::HelloRequest* hello) {
   return {};
 }
 
+Error CheckRole(const RequestContext& context, const protocol::HelloRequest& hello) {
+  const bool is_served =
+      context.role == SessionRole::kWriter || (hello.flags & protocol::kHelloReader) != 0;
+  if (is_served) return {};
+  return {
+      StatusCode::kUnsupported,
+      "uid " + std::to_string(context.uid) +
+          " is a reader, as writer_uids of the domain does not name it, and this client is from "
+          "before there were readers: update libterrace, or add the uid there"};
+}
+
+Transport::Attach AttachOf(SessionRole role, const protocol::HelloRequest& hello) {
+  const bool has_notices = (hello.flags & protocol::kHelloNotices) != 0;
+  if (role == SessionRole::kReader) {
+    return has_notices ? Transport::Attach::kReadersArenaLifeAndNotices
+                       : Transport::Attach::kReadersArenaAndLife;
+  }
+  return has_notices ? Transport::Attach::kArenaLifeAndNotices : Transport::Attach::kArenaAndLife;
+}
+
 }  // namespace terrace

@@ -104,6 +104,9 @@ Error LeaseRequests::BeginJoin(const RequestContext& context, Store& store, bool
                                                      .first_block = page.first_block},
                                                     &joined_);
   if (!begun.ok()) return begun.status();
+  if (joined_.is_write && context.role == SessionRole::kReader) {
+    return {StatusCode::kUnsupported, RefusalOfReader("Join of a write lease", context.uid)};
+  }
   join_.emplace(std::move(*begun));
   return {};
 }

@@ -12,6 +12,7 @@
 
 #include "daemon/block/keys_query.h"
 #include "daemon/session/frame_codec.h"
+#include "daemon/session/session_role.h"
 #include "terrace/check.h"
 #include "terrace/error.h"
 #include "terrace/protocol.h"
@@ -34,7 +35,9 @@ struct OpenedHandle {
 struct RequestContext {
   SessionId session = 0;
   uint64_t boot_id = 0;
-  std::vector<OpenedHandle> handles;  // grows with Open; bounded by the domain's groups_max
+  uint32_t uid = 0;
+  SessionRole role = SessionRole::kWriter;  // from Hello on
+  std::vector<OpenedHandle> handles;        // grows with Open; bounded by the domain's groups_max
 };
 
 enum class RequestOutcome {

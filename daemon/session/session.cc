@@ -73,6 +73,7 @@ void SessionTable::OnAccept(SessionId id, const PeerIdentity& peer) {
   session->timed.pid = peer.pid;
   session->context.session = id;
   session->context.boot_id = options_.boot_id;
+  session->context.uid = peer.uid;
   const bool is_new = sessions_.emplace(id, std::move(session)).second;
   TERRACE_CHECK(is_new, "every connection has an id of its own");
   Flush();
@@ -254,6 +255,10 @@ Request::Outcome SessionTable::Hello(Session& session, const MessageBody& body) 
   if (Error refused = ReadHello(body, &hello); !refused.ok()) {
     return Refuse(session, std::move(refused));
   }
+  session.context.role = admin_.RoleOf(session.peer);
+  if (Error refused = CheckRole(session.context, hello); !refused.ok()) {
+    return Refuse(session, std::move(refused));
+  }
   const SessionId id = session.context.session;
   const Error opened = store_->sessions().Open({.id = id,
                                                 .domain_index = session.peer.domain_index,
@@ -266,9 +271,7 @@ Request::Outcome SessionTable::Hello(Session& session, const MessageBody& body) 
   std::erase(strangers_, id);
   session.client_name = Printable(hello.client_name);
   session.client_name.copy(session.timed.client_name.data(), session.timed.client_name.size() - 1);
-  session.attach = (hello.flags & protocol::kHelloNotices) != 0
-                       ? Transport::Attach::kArenaLifeAndNotices
-                       : Transport::Attach::kArenaAndLife;
+  session.attach = AttachOf(session.context.role, hello);
   const SessionDomain& domain = options_.domains[session.peer.domain_index];
   protocol::HelloReply reply{
       .session_id = id,
@@ -680,6 +683,7 @@ std::vector<SessionSummary> SessionTable::Summaries(uint32_t domain_index, size_
                     .pending_count = static_cast<uint32_t>(session->pending.size()),
                     .segments_owed = store_->sessions().SegmentsOwedBy(id),
                     .revoked_leases = store_->sessions().RevokedLeasesOf(id),
+                    .is_reader = session->context.role == SessionRole::kReader,
                     .is_hung_up = session->is_closed});
   }
   return rows;

@@ -61,6 +61,7 @@ struct SessionSummary {
   uint32_t pending_count = 0;
   uint32_t segments_owed = 0;   // memory that another domain wants and it has not unmapped
   uint32_t revoked_leases = 0;  // it holds them still: what they hold is fenced
+  bool is_reader = false;       // it may not store: writer_uids
   bool is_hung_up = false;      // connection gone, process not yet proven dead
 };
 

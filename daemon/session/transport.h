@@ -26,10 +26,17 @@ const char* CloseReasonName(CloseReason reason);
 
 class Transport {
  public:
-  // What travels beside the bytes: the Hello reply carries the domain's arena memfds and one end of
-  // the session's life socket, and the notice page if it was asked for; that of DeviceAttach the
-  // slabs of its HBM tier.
-  enum class Attach { kNothing, kArenaAndLife, kArenaLifeAndNotices, kDeviceSlabs };
+  // What travels beside the bytes: the Hello reply carries the domain's arena memfds, a reader's
+  // open for reading alone, and one end of the session's life socket, and the notice page if it was
+  // asked for; that of DeviceAttach the slabs of its HBM tier.
+  enum class Attach {
+    kNothing,
+    kArenaAndLife,
+    kArenaLifeAndNotices,
+    kReadersArenaAndLife,
+    kReadersArenaLifeAndNotices,
+    kDeviceSlabs
+  };
 
   virtual ~Transport() = default;
   // Takes whole frames over; sends what the connection takes now and keeps the rest. Returns the

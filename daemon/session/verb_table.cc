@@ -35,6 +35,24 @@ bool RulesByEvict(const MessageBody& body) {
   const auto keys = HeadOf<protocol::KeysRequest>(body);
   return keys.key_count == 0 && (keys.flags & protocol::kEvictDryRun) == 0;
 }
+bool Any(const MessageBody&) { return true; }
+bool DecidesByEvict(const MessageBody& body) {
+  return (HeadOf<protocol::KeysRequest>(body).flags & protocol::kEvictDryRun) == 0;
+}
+// Of keys, which come behind no token, by a hint that is of the blocks.
+bool DecidesByTouch(const MessageBody& body) {
+  protocol::KeysRequest keys;
+  if (!HeadOf<protocol::TouchRequest>(body).token.is_zero() ||
+      !body.Read(sizeof(protocol::TouchRequest), &keys)) {
+    return false;
+  }
+  const protocol::Hints& hints = keys.hints;
+  return hints.ttl_s != 0 || hints.priority != protocol::kPriorityUnset ||
+         (hints.flags & (protocol::kHintPin | protocol::kHintNoStore)) != 0;
+}
+bool DecidesByNamedPin(const MessageBody& body) {
+  return HeadOf<protocol::NamedPinRequest>(body).action != protocol::PinAction::kList;
+}
 // For good.
 bool RulesByPin(const MessageBody& body) {
   const auto keys = HeadOf<protocol::KeysRequest>(body);
@@ -107,11 +125,13 @@ constexpr VerbRow kRows[] = {
      .head_bytes = kHead<protocol::CancelRequest>},
     {.verb = Verb::kTouch,
      .worker = VerbWorker::kLeases,
+     .decides = DecidesByTouch,
      .head_bytes = kHead<protocol::TouchRequest>,
      .has_tail = true,
      .key_flags = kFlat},
     {.verb = Verb::kReserve,
      .worker = VerbWorker::kKeys,
+     .stores = true,
      .head_bytes = kKeysHead,
      .has_tail = true,
      .reply_bytes = kHead<protocol::ReserveReply>,
@@ -120,12 +140,14 @@ constexpr VerbRow kRows[] = {
      .timed_as = TimedVerb::kReserve},
     {.verb = Verb::kCommit,
      .worker = VerbWorker::kLeases,
+     .stores = true,
      .head_bytes = kHead<protocol::CommitRequest>,
      .has_tail = true,
      .reply_bytes = kHead<protocol::CommitReply>,
      .timed_as = TimedVerb::kCommit},
     {.verb = Verb::kAbort,
      .worker = VerbWorker::kLeases,
+     .stores = true,
      .head_bytes = kHead<protocol::AbortRequest>,
      .has_tail = true},
     {.verb = Verb::kQuery,
@@ -146,6 +168,7 @@ constexpr VerbRow kRows[] = {
      .worker = VerbWorker::kKeys,
      .rules = RulesByEvict,
      .is_open_unless_named = true,
+     .decides = DecidesByEvict,
      .head_bytes = kKeysHead,
      .has_tail = true,
      .reply_bytes = kHead<protocol::EvictReply>,
@@ -155,6 +178,7 @@ constexpr VerbRow kRows[] = {
      .worker = VerbWorker::kKeys,
      .rules = RulesByPin,
      .is_open_unless_named = true,
+     .decides = Any,
      .head_bytes = kKeysHead,
      .has_tail = true,
      .reply_bytes = kHead<protocol::PinReply>,
@@ -162,6 +186,7 @@ constexpr VerbRow kRows[] = {
     {.verb = Verb::kReset,
      .role = VerbRole::kOperator,
      .worker = VerbWorker::kOperator,
+     .decides = Any,
      .head_bytes = kHead<protocol::ResetRequest>},
     // Nobody reads what a Stats brings. Its document is as long as there are sessions: one is a
     // turn's worth.
@@ -197,11 +222,14 @@ constexpr VerbRow kRows[] = {
      .role = VerbRole::kAdmin,
      .rules = RulesByFsck,
      .head_bytes = kHead<protocol::FsckRequest>},
+    // Its slabs are there to be written.
     {.verb = protocol::kVerbDeviceAttach,
+     .stores = true,
      .head_bytes = kHead<protocol::DeviceAttachRequest>,
      .reply_bytes = kHead<protocol::DeviceAttachReply>},
     {.verb = protocol::kVerbOrderDone,
      .worker = VerbWorker::kClient,
+     .stores = true,
      .head_bytes = kHead<protocol::OrderDoneRequest>,
      .has_tail = true},
     {.verb = protocol::kVerbPinTurn,
@@ -226,6 +254,7 @@ constexpr VerbRow kRows[] = {
      .worker = VerbWorker::kOperator,
      .rules = RulesByEvictWhere,
      .is_open_unless_named = true,
+     .decides = RulesByEvictWhere,
      .head_bytes = kHead<protocol::EvictWhereRequest>,
      .reply_bytes = kHead<protocol::EvictReply>},
     {.verb = protocol::kVerbNamedPin,
@@ -233,6 +262,7 @@ constexpr VerbRow kRows[] = {
      .worker = VerbWorker::kOperator,
      .rules = RulesByNamedPin,
      .is_open_unless_named = true,
+     .decides = DecidesByNamedPin,
      .head_bytes = kHead<protocol::NamedPinRequest>,
      .has_tail = true,
      .reply_bytes = kHead<protocol::NamedPinReply>},
@@ -267,6 +297,10 @@ const VerbRow* FindVerb(Verb verb) {
 
 bool IsForAdmins(const VerbRow& row, const MessageBody& body) {
   return row.role == VerbRole::kAdmin && (row.rules == nullptr || row.rules(body));
+}
+
+bool IsForWriters(const VerbRow& row, const MessageBody& body) {
+  return row.stores || (row.decides != nullptr && row.decides(body));
 }
 
 std::string_view VerbName(Verb verb) { return VerbNameOr(verb, "unknown verb"); }

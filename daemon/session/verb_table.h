@@ -39,6 +39,10 @@ struct VerbRow {
   bool (*rules)(const MessageBody& body) = nullptr;
   // Of kAdmin: everybody may where the configuration names no admins, as before there were any.
   bool is_open_unless_named = false;
+  bool stores = false;  // for writers alone
+  // Whether this request says what becomes of blocks, others' too: not for readers, but for admins
+  // among them. Null: none does. REQUIRES: as `rules`.
+  bool (*decides)(const MessageBody& body) = nullptr;
   size_t head_bytes = 0;  // what a request's body begins with
   bool has_tail = false;  // more may follow; else the head is all of it
   // What an answer of kOk begins with, behind ReplyPrefix; 0: arrays, text, nothing, or one of two.
@@ -57,6 +61,8 @@ std::span<const VerbRow> VerbTable();
 const VerbRow* FindVerb(protocol::Verb verb);
 // Whether the request is for admins alone. REQUIRES: as VerbRow::rules.
 bool IsForAdmins(const VerbRow& row, const MessageBody& body);
+// Whether the request is not for readers.
+bool IsForWriters(const VerbRow& row, const MessageBody& body);
 std::string_view VerbName(protocol::Verb verb);
 
 }  // namespace terrace

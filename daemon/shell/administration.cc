@@ -32,6 +32,9 @@ void Administration::Serve(const Served& served) {
   serving_.Serve(served.store, served.nvme);
   served.sessions.SetAdmin(
       {.admin_uids = [this]() -> const AdminVerbs::Uids& { return parts_.config.admin_uids; },
+       .writer_uids = [this](uint32_t domain_index) -> const AdminVerbs::Uids& {
+         return parts_.config.domains[domain_index].writer_uids;
+       },
        .drain = [this](const PeerIdentity& peer,
                        protocol::DrainAction action) { return serving_.Drain(peer, action); },
        .config =

@@ -296,6 +296,7 @@ Status Shell::State::CreateArenas(std::string* why) {
         .secret = secrets[i]};
     arenas.push_back(std::make_unique<DomainArena>(options, loop, events));
     TERRACE_RETURN_IF_ERROR(inheritance->Furnish(*arenas.back(), why));
+    TERRACE_RETURN_IF_ERROR(arenas.back()->CheckReaders(domain, why));
   }
   inheritance->DropTheRest();
   return Status::Ok();

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <utility>
 
+#include "daemon/log/log.h"
+#include "daemon/socket/memory_to_read.h"
 #include "daemon/socket/peer.h"
 #include "daemon/socket/send_queue.h"
 #include "terrace/check.h"
@@ -16,8 +18,15 @@ namespace terrace {
 namespace {
 
 bool IsOfHello(Transport::Attach attach) {
-  return attach == Transport::Attach::kArenaAndLife ||
-         attach == Transport::Attach::kArenaLifeAndNotices;
+  return attach != Transport::Attach::kNothing && attach != Transport::Attach::kDeviceSlabs;
+}
+bool IsOfReader(Transport::Attach attach) {
+  return attach == Transport::Attach::kReadersArenaAndLife ||
+         attach == Transport::Attach::kReadersArenaLifeAndNotices;
+}
+bool HasNotices(Transport::Attach attach) {
+  return attach == Transport::Attach::kArenaLifeAndNotices ||
+         attach == Transport::Attach::kReadersArenaLifeAndNotices;
 }
 
 // Slots are granted by replies: all but the one to Hello, unless more was asked along with it.
@@ -37,8 +46,8 @@ struct SocketTransport::Connection {
   asio::local::stream_protocol::socket socket;
   asio::posix::stream_descriptor pidfd;
   asio::posix::stream_descriptor life;  // our end
-  int life_peer_fd = -1;                // the client's end, until it is sent
-  std::vector<int> fds_due;             // travel with the next bytes; not ours, but life_peer_fd
+  std::vector<int> fds_due;             // travel with the next bytes
+  std::vector<int> own_fds;             // those of them that are closed once they are sent
   uint32_t domain_index = 0;
   SendQueue unsent;
   uint64_t deadline_us = 0;  // Hello or drain must be done by then; 0: neither is awaited
@@ -48,8 +57,27 @@ struct SocketTransport::Connection {
   bool is_broken = false;    // a send failed: swallow until the read side notices
   bool is_waiting_to_write = false;
 
-  ~Connection() {
-    if (life_peer_fd >= 0) close(life_peer_fd);
+  ~Connection() { DropFds(); }
+  void DropFds() {
+    fds_due.clear();
+    for (const int fd : std::exchange(own_fds, {})) close(fd);
+  }
+  void Owe(int fd) {
+    own_fds.push_back(fd);
+    fds_due.push_back(fd);
+  }
+  // An open file of its own for each reader, as an offset and a lock are of the open file.
+  bool OweToRead(const std::vector<int>& memory_fds) {
+    for (const int memory : memory_fds) {
+      const int to_read = OpenToRead(memory);
+      if (to_read < 0) {
+        Log(LogLevel::kError, "a reader cannot be served",
+            {{"domain", domain_index}, {"why", std::string(std::strerror(errno))}});
+        return false;
+      }
+      Owe(to_read);
+    }
+    return true;
   }
 };
 
@@ -149,14 +177,12 @@ bool SocketTransport::AttachDescriptors(Connection& connection, Attach attach) {
     close(ends[1]);
     return false;
   }
-  connection.life_peer_fd = ends[1];
   const DomainFds& fds = domain_fds_[connection.domain_index];
-  connection.fds_due = fds.arena;
-  connection.fds_due.push_back(ends[1]);
-  if (attach == Attach::kArenaLifeAndNotices && fds.notices >= 0) {
-    connection.fds_due.push_back(fds.notices);
-  }
-  return true;
+  const bool is_given = !IsOfReader(attach) || connection.OweToRead(fds.arena);
+  if (!IsOfReader(attach)) connection.fds_due = fds.arena;
+  connection.Owe(ends[1]);
+  if (HasNotices(attach) && fds.notices >= 0) connection.fds_due.push_back(fds.notices);
+  return is_given;
 }
 
 ssize_t SocketTransport::SendNow(Connection& connection, std::span<const std::byte> bytes) {
@@ -187,10 +213,7 @@ ssize_t SocketTransport::SendNow(Connection& connection, std::span<const std::by
   do {
     sent = sendmsg(connection.socket.native_handle(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
   } while (sent < 0 && errno == EINTR);
-  if (sent > 0) {
-    connection.fds_due.clear();
-    if (connection.life_peer_fd >= 0) close(std::exchange(connection.life_peer_fd, -1));
-  }
+  if (sent > 0) connection.DropFds();
   return sent;
 }
 
@@ -201,7 +224,8 @@ uint64_t SocketTransport::Send(SessionId session, std::span<const std::byte> byt
     connection->deadline_us = 0;
     if (!AttachDescriptors(*connection, attach)) {
       // Out of descriptors, or of what watches them: without its life socket the session must not
-      // have the arena. The read side sees the end and reports it.
+      // have the arena, and a reader none that it can write. The read side sees the end and reports
+      // it.
       asio::error_code ignored;
       connection->socket.shutdown(asio::socket_base::shutdown_both, ignored);
       connection->is_broken = true;
@@ -312,8 +336,7 @@ void SocketTransport::CloseSocket(SessionId session, Connection& connection) {
   }
   connection.socket.close(ignored);
   DropUnsent(connection);
-  connection.fds_due.clear();
-  if (connection.life_peer_fd >= 0) close(std::exchange(connection.life_peer_fd, -1));
+  connection.DropFds();
   connection.deadline_us = 0;
   // What never had the arena needs no proof of death.
   if (!connection.is_attached) connections_.erase(session);

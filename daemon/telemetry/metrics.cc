@@ -285,6 +285,7 @@ json SessionDocument(const SessionSummary& session) {
           {"pending_count", session.pending_count},
           {"segments_owed", session.segments_owed},
           {"revoked_leases", session.revoked_leases},
+          {"is_reader", session.is_reader},
           {"is_hung_up", session.is_hung_up}};
 }
 

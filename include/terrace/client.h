@@ -253,6 +253,12 @@ class Client {
   bool is_bypassed() const;
   uint64_t bypassed_count() const;  // requests that were answered so, since the Client began
 
+  // Whether this process may not store: its user is not among the domain's writer_uids. Its memory
+  // is mapped to be read only, so that a write through a lease's pointer is a SIGSEGV; Reserve,
+  // JoinWrite, Commit, Evict, Pin, Reset, and Touch with hints of the blocks, are kUnsupported with
+  // the daemon's sentence; everything else works. As the last connection had it; false before one.
+  bool is_reader() const;
+
   // Declares a SpaceGroup. self_mask: members of this process. The daemon's refusal (a named Space
   // with another spec) is kInvalid with the field and both values in last_error().
   Result<GroupRef> Open(const SpaceGroupSpec& spec, uint64_t self_mask, uint64_t deadline_us = 0);

@@ -125,12 +125,15 @@ struct Hints {
 // ---- Hello ----------------------------------------------------------------------------------
 // Send the domain's notice page (notice_page.h), too.
 inline constexpr uint16_t kHelloNotices = 1;
+// The client can do with memory that it may only read. Its descriptors are open for reading alone
+// where the daemon hands out such; who does not say this is refused there.
+inline constexpr uint16_t kHelloReader = 2;
 
 struct HelloRequest {
   uint32_t magic = kMagic;
   uint8_t version_min = kVersionMin;
   uint8_t version_max = kVersion;
-  uint16_t flags = 0;  // kHelloNotices; older daemons do not look
+  uint16_t flags = 0;  // kHelloNotices, kHelloReader; older daemons do not look
   uint32_t pid = 0;    // as the client sees itself; for logs only
   uint32_t reserved2 = 0;
   char client_name[32] = {};  // NUL-padded UTF-8, for `terrace status`

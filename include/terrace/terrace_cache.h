@@ -113,6 +113,12 @@ TERRACE_API size_t terrace_client_last_error(const terrace_client* client, char*
  * it is over. *request_count: requests answered so since the client began; NULL is allowed. */
 TERRACE_API int terrace_client_is_bypassed(const terrace_client* client, uint64_t* request_count);
 
+/* Since ABI version 4. 1 if this process may not store, as its user is not among the domain's
+ * writer_uids, else 0, and before the first connection: memory is mapped to be read only;
+ * reserving, joining to write, committing, evicting, pinning, resetting, and touching with hints of
+ * the blocks, are TERRACE_UNSUPPORTED with the daemon's sentence; everything else works. */
+TERRACE_API int terrace_client_is_reader(const terrace_client* client);
+
 /* ---- Spaces ---------------------------------------------------------------------------------- */
 
 enum {

@@ -94,6 +94,13 @@ def run_terrace(*arguments, **options):
     return done.returncode, done.stdout, done.stderr
 
 
+def let_nobody_store(daemon):
+    """Who connects from now on is a reader."""
+    status, _, said = run_terrace("config", "set", "domain.default.writer_uids=[]", "--socket",
+                                  daemon.socket)
+    assert status == 0, said
+
+
 @pytest.fixture
 def client(daemon):
     with connect(daemon) as connected:

@@ -16,7 +16,8 @@ import numpy
 import pytest
 
 import terrace
-from conftest import LONG_S, SPACE, block_bytes, connect, run_terrace, store, wait_until_free
+from conftest import (LONG_S, SPACE, block_bytes, connect, let_nobody_store, run_terrace, store,
+                      wait_until_free)
 
 
 def test_what_one_client_stores_another_loads(daemon, group):
@@ -493,3 +494,19 @@ def test_a_bypassed_domain_is_an_empty_cache_without_the_daemon(daemon, group, c
     assert not client.is_bypassed
     with group.acquire(keys) as lease:
         assert lease.block_count == 3
+
+
+def test_a_reader_loads_and_stores_nothing(daemon, group, client):
+    keys = store(group, list(range(48)))
+    assert not client.is_reader
+    let_nobody_store(daemon)
+    assert not client.is_reader, "it is what it was when it connected"
+    with connect(daemon) as reader:
+        assert reader.is_reader
+        its_group = reader.open(terrace.SpaceGroup("tiny", [SPACE]))
+        with its_group.acquire(keys) as lease:
+            lease.wait_ready(timeout_s=LONG_S)
+            assert bytes(lease.part(2, 0)) == block_bytes(2)[:SPACE.part_bytes[0]]
+        with pytest.raises(terrace.Unsupported, match="is a reader: writer_uids"):
+            its_group.reserve(its_group.hash(list(range(100, 148))))
+        assert "reads only" in run_terrace("status", "--socket", daemon.socket)[1]

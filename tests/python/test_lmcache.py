@@ -25,7 +25,8 @@ from terrace.lmcache import TerraceL2Adapter, locks, objects  # noqa: E402  pyli
 import lmcache_engine  # noqa: E402  pylint: disable=wrong-import-position
 from lmcache_engine import (  # noqa: E402  pylint: disable=wrong-import-position
     BF16, FP16, FULL, WINDOW, Engine, Group, Memory)
-from conftest import LONG_S, Daemon, connect  # noqa: E402  pylint: disable=wrong-import-position
+from conftest import (  # noqa: E402  pylint: disable=wrong-import-position
+    LONG_S, Daemon, connect, let_nobody_store)
 
 REQUESTS = int(os.environ.get("TERRACE_ENGINE_REQUESTS", "200"))
 PATIENT = {"timeout_ms": 1000 * LONG_S, "load_timeout_ms": 1000 * LONG_S}
@@ -611,3 +612,20 @@ def test_of_what_does_not_come_in_time_the_head_is_loaded(daemon, monkeypatch):
     assert engine.load(row) == [True, True, False]
     engine.unlock(row)
     engine.close()
+
+
+def test_a_reader_loads_objects_and_stores_none(daemon, caplog):
+    writer = make(daemon)
+    assert writer.serve([1, 2, 3]) == 0
+    writer.close()
+    let_nobody_store(daemon)
+    reader = make(daemon)
+    with caplog.at_level("INFO"):
+        began = time.monotonic()
+        assert reader.serve([1, 2, 3, 4, 5]) == 3
+        assert reader.serve([7]) == 0
+        assert time.monotonic() - began < LONG_S, "it waits for no room"
+        assert reader.serve([7]) == 0, "it was not stored"
+    assert len([r for r in caplog.records if "may only read" in r.getMessage()]) == 1
+    assert reader.adapter.report_status()["is_healthy"]
+    reader.close()

@@ -20,7 +20,8 @@ sys.path.insert(0, os.environ.get("TERRACE_SGLANG") or
 import terrace.sglang  # noqa: E402  pylint: disable=wrong-import-position
 from sglang.srt.mem_cache import hicache_storage  # noqa: E402  pylint: disable=C0413
 import sglang_engine  # noqa: E402  pylint: disable=wrong-import-position
-from conftest import LONG_S, connect  # noqa: E402  pylint: disable=wrong-import-position
+from conftest import (  # noqa: E402  pylint: disable=wrong-import-position
+    LONG_S, connect, let_nobody_store)
 
 REQUESTS = int(os.environ.get("TERRACE_ENGINE_REQUESTS", "200"))
 
@@ -593,3 +594,26 @@ def test_a_cost_that_cannot_be_is_named_and_passed_over(daemon, caplog, cost):
     backend = make(daemon, recompute_ns_per_token=cost)
     assert "recompute_ns_per_token" in caplog.text and backend.refusal is None
     backend.close()
+
+
+def test_a_reader_gets_pages_and_sets_none(daemon, client, caplog):
+    wait_populated(client)
+    writer = make(daemon)
+    keys, pages = hashes(3), [3, 9, 1]
+    right = writer.mem_pool_host.fill(pages, 1)
+    assert writer.batch_set_v1(keys, indices_of(pages)) == [True] * 3
+    let_nobody_store(daemon)
+    reader = make(daemon)
+    into = [20, 21, 22]
+    with caplog.at_level("INFO"):
+        assert reader.batch_get_v1(keys, indices_of(into)) == [True] * 3
+        assert [reader.mem_pool_host.bytes_of(p) for p in into] == [right[p] for p in pages]
+        for _ in range(2):
+            assert reader.batch_set_v1(hashes(3, b"other"), indices_of(into)) == [False] * 3
+        reader.clear()
+    said = [r.getMessage() for r in caplog.records if "may only read" in r.getMessage()]
+    assert len(said) == 1 and "writer_uids" in said[0]
+    assert reader.refusal is None and reader.counters["pages_stored"] == 0
+    assert client.stats()["domain"]["block_count"] == 3, "nothing was stored, nothing erased"
+    for backend in (writer, reader):
+        backend.close()

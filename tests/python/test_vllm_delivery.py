@@ -9,7 +9,7 @@ import pytest
 from vllm_driver import (LONG_S, PROMPT, REQUESTS, connect, drive, expect_nothing_held, make_engine,
                          run_prompt, terrace, vllm_engine, wait_connected, wait_for_segments,
                          warmed_engine)
-from conftest import Daemon
+from conftest import Daemon, let_nobody_store
 from terrace.presence import Presence
 from terrace.requests import Asker, Pending
 
@@ -279,7 +279,8 @@ def test_the_log_says_once_that_the_daemon_is_there_lost_and_back(caplog):
     told = []
     with caplog.at_level(logging.INFO, "vllm.terrace"):
         for boot_id in (0, 7, 7, 0, 0, 7, 0, 8, 8, 9):
-            presence.look(types.SimpleNamespace(boot_id=boot_id, is_bypassed=False))
+            presence.look(types.SimpleNamespace(boot_id=boot_id, is_bypassed=False,
+                                                is_reader=False))
             told.append([record.getMessage() for record in caplog.records])
             caplog.clear()
     assert [len(each) for each in told] == [0, 1, 0, 1, 0, 1, 1, 1, 0, 1]
@@ -321,3 +322,25 @@ def test_vllm_is_told_which_tier_a_hit_came_from():
                 daemon.start()
                 connect(daemon).close()
         daemon.stop()
+
+
+def test_a_reader_loads_and_stores_nothing(daemon, caplog):
+    wait_for_segments(daemon, 2)
+    first = make_engine(daemon, random.Random(7))
+    wait_connected(first)
+    run_prompt(first)
+    first.close()
+    let_nobody_store(daemon)
+    with caplog.at_level(logging.INFO, "vllm.terrace"), connect(daemon) as client:
+        before = client.stats()["domain"]["block_count"]
+        reader = make_engine(daemon, random.Random(8))
+        wait_connected(reader)
+        run_prompt(reader)
+        assert reader.counts["loaded_tokens"] == 8 * BLOCKS
+        drive(reader, random.Random(9), 20)
+        assert reader.connector.side.refusal is None
+        assert all(worker.connector.side.refusal is None for worker in reader.workers)
+        assert client.stats()["domain"]["block_count"] == before
+        expect_nothing_held(daemon, reader)
+    said = [r.getMessage() for r in caplog.records if "may only read" in r.getMessage()]
+    assert len(said) == 1 and "writer_uids" in said[0]

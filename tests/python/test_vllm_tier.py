@@ -19,7 +19,8 @@ import terrace  # noqa: E402  pylint: disable=wrong-import-position
 import terrace.vllm_tier as vllm_tier  # noqa: E402  pylint: disable=wrong-import-position
 from terrace.vllm import tier_chunks  # noqa: E402  pylint: disable=wrong-import-position
 import vllm_tiering  # noqa: E402  pylint: disable=wrong-import-position
-from conftest import LONG_S, connect  # noqa: E402  pylint: disable=wrong-import-position
+from conftest import (  # noqa: E402  pylint: disable=wrong-import-position
+    LONG_S, connect, let_nobody_store)
 from vllm.v1.kv_offload.tiering.base import TransferJob  # noqa: E402  pylint: disable=C0413
 
 ROW_BYTES = 8192
@@ -238,3 +239,19 @@ def test_runs_are_successive_chunks_of_one_group():
     flat = tier_chunks.runs_of(keys, lambda key: None, {0: 16, 1: 16})
     assert [(r.group_index, r.position, r.indexes) for r in flat] == [
         (0, -1, [0, 1, 2, 3]), (1, -1, [4])]
+
+
+def test_a_reader_loads_and_stores_nothing(daemon):
+    first = make_driver(daemon)
+    first.add([1, 2, 3])
+    first.run()
+    close(first)
+    let_nobody_store(daemon)
+    with connect(daemon) as client:
+        before = client.stats()["domain"]["block_count"]
+        reader = make_driver(daemon)
+        reader.add([1, 2, 3, 4, 5])
+        reader.run()
+        assert reader.counts["loaded"] == 3 and reader.manager.tier.refusal is None
+        assert client.stats()["domain"]["block_count"] == before
+        close(reader)

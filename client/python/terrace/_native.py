@@ -171,6 +171,7 @@ FUNCTIONS: Dict[str, Tuple[Any, Any]] = {
     "terrace_client_is_connected": (c_int, [c_void_p]),
     "terrace_client_boot_id": (c_uint64, [c_void_p]),
     "terrace_client_is_bypassed": (c_int, [c_void_p, POINTER(c_uint64)]),
+    "terrace_client_is_reader": (c_int, [c_void_p]),
     "terrace_client_last_error": (c_size_t, [c_void_p, *_WHY]),
     "terrace_group_spec_check": (c_int32, [POINTER(GroupSpec), POINTER(Id), *_WHY]),
     "terrace_space_layout": (c_int32, [POINTER(Space), c_uint32, POINTER(c_uint64),

@@ -104,6 +104,13 @@ class Client:
         return count.value
 
     @property
+    def is_reader(self) -> bool:
+        """Whether this process may not store, its user being none of the domain's writer_uids:
+        what would store, erase or pin is Unsupported, and everything else works. As the last
+        connection had it; False before the first."""
+        return bool(lib.terrace_client_is_reader(self.handle))
+
+    @property
     def last_error(self) -> str:
         """The last sentence for a person."""
         text = ctypes.create_string_buffer(2048)

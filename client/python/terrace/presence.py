@@ -1,6 +1,7 @@
-"""Says in an engine's log when the daemon is there, lost, and back, and when an operator has it
-bypassed: once each."""
+"""Says in an engine's log when the daemon is there, lost, and back, when an operator has it
+bypassed, and when the engine may only read: once each."""
 import logging
+import os
 import time
 from typing import Any, Optional
 
@@ -16,15 +17,18 @@ class Presence:
         self._boot_id = 0  # of the daemon there was last; 0: none yet
         self._lost_at: Optional[float] = None
         self._is_bypassed = False
+        self._is_reader = False
 
     def look(self, client: Any) -> None:
         """Says what has changed since the last look."""
         try:
             boot_id = client.boot_id
             is_bypassed = client.is_bypassed
+            is_reader = client.is_reader
         except TerraceError:
             return  # closed
         self._look_at_bypass(is_bypassed)
+        self._look_at_role(is_reader)
         if boot_id == 0:
             if self._boot_id != 0 and self._lost_at is None:
                 self._lost_at = time.monotonic()
@@ -43,6 +47,19 @@ class Presence:
             self._logger.warning("terrace: the daemon at %s was lost, and is back, started anew",
                                  self._socket_path)
         self._boot_id, self._lost_at = boot_id, None
+
+    def _look_at_role(self, is_reader: bool) -> None:
+        if is_reader == self._is_reader:
+            return
+        self._is_reader = is_reader
+        if is_reader:
+            self._logger.warning(
+                "terrace: uid %d may only read in the domain at %s: the engine loads from the "
+                "cache and stores nothing; writer_uids of the domain names who may store",
+                os.getuid(), self._socket_path)
+        else:
+            self._logger.info("terrace: the engine may store in the domain at %s",
+                              self._socket_path)
 
     def _look_at_bypass(self, is_bypassed: bool) -> None:
         if is_bypassed == self._is_bypassed:

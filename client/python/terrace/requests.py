@@ -101,7 +101,9 @@ class Asker:
 
     def reserve(self, keys: Keys, hints: Optional[Hints] = None, *, parent: Any = None,
                 first_position: int = 0, event_hashes: Any = None) -> Pending:
-        """lease: a WriteLease with at least one key to write, or None."""
+        """lease: a WriteLease with at least one key to write, or None; a reader asks for none."""
+        if self.group.client.is_reader:
+            return Pending(0, is_done=True)  # none of the keys is offered again
         return self._send(lib.terrace_reserve_async, max(self.timeout_s, STORE_TIMEOUT_S), keys,
                           hints, parent, first_position, event_hashes)
 

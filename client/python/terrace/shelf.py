@@ -31,6 +31,14 @@ class Shelf:
         except Gone:  # closed meanwhile
             return False
 
+    @property
+    def is_reader(self) -> bool:
+        """The client may not store, nor erase."""
+        try:
+            return self.client.is_reader
+        except Gone:  # closed meanwhile
+            return False
+
     def group(self, space: Space) -> Group:
         """Of that Space alone."""
         with self._opening:

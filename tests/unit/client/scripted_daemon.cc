@@ -149,8 +149,9 @@ void ScriptedDaemon::SayHello(int fd, const PeerMessage& message) {
   std::vector<std::byte> frames =
       Frames(Verb::kHello, message.request_id, StatusCode::kOk, body.bytes());
   const bool has_notices = options_.notices != Options::Notices::kNone &&
-                           message.Head<protocol::HelloRequest>().flags == protocol::kHelloNotices;
-  const int fds[3] = {arena_fd_, life[1], notices_fd_};
+                           (message.Head<protocol::HelloRequest>().flags & protocol::kHelloNotices);
+  const int to_read = open(("/proc/self/fd/" + std::to_string(arena_fd_)).c_str(), O_RDONLY);
+  const int fds[3] = {options_.is_to_read ? to_read : arena_fd_, life[1], notices_fd_};
   const size_t fds_bytes = (has_notices ? 3 : 2) * sizeof(int);
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(fds))] = {};
   iovec iov{frames.data(), frames.size()};
@@ -166,6 +167,7 @@ void ScriptedDaemon::SayHello(int fd, const PeerMessage& message) {
   std::memcpy(CMSG_DATA(rights), fds, fds_bytes);
   sendmsg(fd, &header, MSG_NOSIGNAL);
   close(life[1]);
+  close(to_read);
   const std::lock_guard guard(mutex_);
   lives_.push_back(life[0]);
 }

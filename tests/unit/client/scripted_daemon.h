@@ -63,7 +63,8 @@ class ScriptedDaemon {
     uint32_t segments_max = 4;
     uint32_t lease_ttl_ms = 0;
     uint64_t boot_id = 1;
-    bool is_sealed = true;  // the arena, against shrinking
+    bool is_sealed = true;    // the arena, against shrinking
+    bool is_to_read = false;  // clients are handed it open for reading alone
     enum class Notices { kNone, kSealed, kUnsealed } notices = Notices::kSealed;
   };
   // True if it has dealt with the message; else the usual answer is sent.

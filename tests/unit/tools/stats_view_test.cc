@@ -116,6 +116,7 @@ TEST(StatusReport, MemoryThatCannotBeHadIsNamedWithWhoHoldsIt) {
                            "comm": "python3", "client_name": "engine-1", "unix_s": 86400}]},
     "sessions": [{"client_name": "engine-a", "id": "01", "pid": 11, "revoked_leases": 2},
                  {"client_name": "engine-b", "id": "02", "pid": 12, "segments_owed": 8},
+                 {"client_name": "engine-d", "id": "04", "pid": 14, "is_reader": true},
                  {"client_name": "engine-c", "id": "03", "pid": 13, "is_hung_up": true,
                   "revoked_leases": 1}]})");
   ASSERT_TRUE(stats.ok());
@@ -127,6 +128,7 @@ TEST(StatusReport, MemoryThatCannotBeHadIsNamedWithWhoHoldsIt) {
   EXPECT_THAT(text, ContainsRegex("engine-a +01 .* silent, fenced"));
   EXPECT_THAT(text, ContainsRegex("engine-b +02 .* connected, owes 8 segments"));
   EXPECT_THAT(text, ContainsRegex("engine-c +03 .* gone, fenced"));
+  EXPECT_THAT(text, ContainsRegex("engine-d +04 .* connected, reads only"));
   EXPECT_THAT(text, HasSubstr("session 621aa671f69a7f87, uid 7, pid 4711 (python3), client "
                               "engine-1, last 1970-01-02T00:00:00Z: they were erased"));
 }

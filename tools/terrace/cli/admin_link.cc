@@ -50,7 +50,9 @@ AdminLink::~AdminLink() {
 }
 
 Status AdminLink::Hello() {
-  protocol::HelloRequest hello{.pid = static_cast<uint32_t>(getpid())};
+  // It maps nothing, whatever it may do.
+  protocol::HelloRequest hello{.flags = protocol::kHelloReader,
+                               .pid = static_cast<uint32_t>(getpid())};
   std::string_view("terrace").copy(hello.client_name, sizeof(hello.client_name) - 1);
   const auto body = Ask(protocol::Verb::kHello, std::as_bytes(std::span(&hello, 1)));
   if (!body.ok()) return body.status();

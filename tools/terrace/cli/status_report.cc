@@ -331,6 +331,7 @@ std::string StateOf(const StatsView& session) {
   if (session.Text("is_hung_up") != "true" && session.Count("revoked_leases").value_or(0) > 0) {
     state = "silent, fenced";
   }
+  if (session.Text("is_reader") == "true") state += ", reads only";
   if (const uint64_t owed = session.Count("segments_owed").value_or(0); owed > 0) {
     state += fmt::format(", owes {} segments", FormatCount(owed));
   }

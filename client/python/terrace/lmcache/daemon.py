@@ -196,6 +196,8 @@ class Daemon:
         by somebody else's hand; and of those that were stored here."""
         there: Set[int] = set()
         stored: Set[int] = set()
+        if self.shelf.is_reader:
+            return there, stored
         deadline = time.monotonic() + self._store_timeout_s
         step = max(1, _SLICE_BYTES // layout.byte_count)
         first, pause_s = 0, _NO_ROOM_PAUSE_S
@@ -236,7 +238,9 @@ class Daemon:
             return set(), set()
 
     def erase(self, row: Row) -> None:
-        """From every tier, in the layouts that this process knows."""
+        """From every tier, in the layouts that this process knows; a reader's stay."""
+        if self.shelf.is_reader:
+            return
         for layout in self._layouts(row.kind, None):
             self.shelf.guarded(functools.partial(self._erase_in, layout, row), None)
 

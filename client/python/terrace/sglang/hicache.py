@@ -198,6 +198,8 @@ class TerraceHiCache(HiCacheStorage):
 
         def put(pool: Pool, groups: Sequence[Group]) -> List[bool]:
             stored, stored_count = [True] * len(keys), 0
+            if self._is_reader:
+                return [False] * len(keys)
             for shard, group in enumerate(groups):
                 parent = self._keys(group, prefix[-1:])[0] if prefix else None
                 with group.reserve(self._keys(group, keys), hints=hints, parent=parent,
@@ -216,6 +218,11 @@ class TerraceHiCache(HiCacheStorage):
         stored = self._guarded(name, put, [False] * len(keys))
         self.counters["pages_refused"] += stored.count(False)
         return stored
+
+    @property
+    def _is_reader(self) -> bool:
+        """It may not store, nor erase."""
+        return self._client is not None and self._client.is_reader
 
     @property
     def _is_writer(self) -> bool:
@@ -325,6 +332,8 @@ class TerraceHiCache(HiCacheStorage):
         daemon cannot be told, this instance goes on in an epoch of its own."""
 
         def erase(_pool: Pool, groups: Sequence[Group]) -> bool:
+            if self._is_reader:
+                return False
             for group in groups:
                 group.reset()
             return True

@@ -111,7 +111,8 @@ class WorkerHalf:
             begun = None
             is_dropped = any(self.writes)
             try:
-                if any(self.writes) and not is_stuck and self._has_room():
+                may_store = any(self.writes) and not self.group.client.is_reader
+                if may_store and not is_stuck and self._has_room():
                     begun = self._store(store)
                     is_dropped = False
             except Busy:

@@ -61,6 +61,7 @@ name = "a"
 socket = "/run/a.sock"
 socket_mode = "0600"
 allow_uids = [1000, 1001]
+writer_uids = [1001]
 allow_gids = []
 allow_models = ["meta-llama/*", "gpt-oss-*"]
 key_hash = "sha256"
@@ -82,7 +83,9 @@ name = "b"
   EXPECT_EQ(a.allow_models, (std::vector<std::string>{"meta-llama/*", "gpt-oss-*"}));
   EXPECT_EQ(a.key_hash, KeyHash::kSha256);
   EXPECT_EQ(a.dram_guaranteed_bytes, kGiB);
+  EXPECT_EQ(a.writer_uids, (std::vector<uint32_t>{1001}));
   EXPECT_EQ(config.domains[1].allow_uids, std::nullopt) << "absent is not an empty list";
+  EXPECT_EQ(config.domains[1].writer_uids, std::nullopt);
 }
 
 TEST(ConfigText, UnknownKeyIsRefusedWithTheNearestKnownOne) {
@@ -455,12 +458,13 @@ TEST(ConfigLive, CopiesLiveKeysAndNoOthers) {
   const DaemonConfig from = Parsed(
       "[daemon]\nlog_level = \"debug\"\ngroups_max = 7\n[nvme]\nread_ahead_blocks = 3\n"
       "slab_bytes = \"8MiB\"\n[[domain]]\nname = \"a\"\nsocket = \"/a\"\nallow_uids = [7]\n"
-      "[[domain]]\nname = \"other\"\nsocket = \"/o\"\n");
+      "writer_uids = []\n[[domain]]\nname = \"other\"\nsocket = \"/o\"\n");
   DaemonConfig to = Parsed("[[domain]]\nname = \"a\"\nsocket = \"/here\"\n");
   EXPECT_TRUE(CopyLive(from, "", &to).ok());
   EXPECT_EQ(to.log_level, LogLevel::kDebug);
   EXPECT_EQ(to.nvme.read_ahead_blocks, 3u);
   EXPECT_EQ(to.domains[0].allow_uids, (std::vector<uint32_t>{7}));
+  EXPECT_TRUE(to.domains[0].writer_uids.has_value());
   EXPECT_EQ(to.groups_max, DaemonConfig().groups_max);
   EXPECT_EQ(to.nvme.slab_bytes, NvmeConfig().slab_bytes);
   EXPECT_EQ(to.domains[0].socket_path, "/here");

@@ -101,6 +101,7 @@ class SessionHarness {
 
   // A new connection; `Attach` has said Hello too and taken its reply.
   SessionId Connect(uint32_t domain_index = 0);
+  SessionId ConnectAs(uint32_t uid, uint32_t domain_index);
   SessionId Attach(uint32_t domain_index = 0);
   SessionId AttachAs(uint32_t uid);
   // Opens the group `name` of `members` members of a slot of `parts` times 4 KiB; 0 if refused.
@@ -142,7 +143,6 @@ class SessionHarness {
   std::unique_ptr<Store> store;
 
  private:
-  SessionId ConnectAs(uint32_t uid, uint32_t domain_index);
   void SayHello(SessionId session);
   class HeapArena;
   class QueuedOffload;
