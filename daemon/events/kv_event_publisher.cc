@@ -1,6 +1,7 @@
 #include "daemon/events/kv_event_publisher.h"
 
 #include <endian.h>
+#include <ifaddrs.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -68,6 +69,19 @@ void Replace(std::string_view name, const std::string& value, std::string* text)
   }
 }
 
+struct NoInterfaces {};
+
+// ZeroMQ ends the process where it cannot list the host's interfaces, among which it looks for
+// whatever stands before a port, unless that is *.
+void Bind(zmq::socket_t* socket, const std::string& endpoint) {
+  if (endpoint.starts_with("tcp://") && !endpoint.starts_with("tcp://*")) {
+    ifaddrs* interfaces = nullptr;
+    if (getifaddrs(&interfaces) != 0) throw NoInterfaces();
+    freeifaddrs(interfaces);
+  }
+  socket->bind(endpoint);
+}
+
 }  // namespace
 
 struct KvEventPublisher::Sockets {
@@ -114,11 +128,11 @@ Status KvEventPublisher::OpenSockets(std::string* why) {
     sockets->replay.set(zmq::sockopt::sndhwm, KvEventReplay::kUnreadMessagesMax);
     sockets->replay.set(zmq::sockopt::rcvhwm, KvEventReplay::kUnreadMessagesMax);
     sockets->replay.set(zmq::sockopt::router_mandatory, true);
-    sockets->events.bind(*endpoint);
+    Bind(&sockets->events, *endpoint);
     if (!config_.replay_endpoint.empty()) {
       key = "replay_endpoint";
       endpoint = &config_.replay_endpoint;
-      sockets->replay.bind(*endpoint);
+      Bind(&sockets->replay, *endpoint);
     }
     sockets_ = std::move(sockets);
     return Status::Ok();
@@ -128,6 +142,11 @@ Status KvEventPublisher::OpenSockets(std::string* why) {
            "): name tcp://*:PORT with a free port, or ipc:// and a path whose "
            "directory exists";
     return Status(StatusCode::kInvalid, "an endpoint of KV events cannot be bound");
+  } catch (const NoInterfaces&) {
+    *why = std::string("kv_events.") + key + " is '" + *endpoint +
+           "', and the host's interfaces cannot be listed here (no AF_NETLINK): add AF_NETLINK to "
+           "RestrictAddressFamilies= of the unit, or name tcp://*:PORT, or ipc:// and a path";
+    return Status(StatusCode::kInvalid, "an endpoint of KV events cannot be looked up");
   }
 }
 

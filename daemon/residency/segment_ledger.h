@@ -42,6 +42,7 @@ class SegmentLedger {
     bool has_tried = false;       // its first segment came, or failed to
     bool is_growing = false;      // as its policy was told
     bool is_backing_off = false;  // a populate failed; a timer says when to try again
+    bool is_adopting = false;     // a predecessor's slots are not adopted yet
     uint64_t drain_began_us = 0;  // of the segment that began to leave last
 
     uint32_t guaranteed() const { return domain->options.segments_guaranteed; }

@@ -74,6 +74,7 @@ AdoptSummary Restoration::AdoptSlots(uint32_t domain_index, std::span<const Sess
   DomainRooms& rooms = store_.at(domain_index);
   TERRACE_CHECK(rooms.domain.session_count == 0, "slots are adopted before the first session");
   const AdoptSummary summary = rooms.adoption.Begin(sessions);
+  store_.segments.OnAdopted(domain_index);
   store_.Settle(rooms);
   return summary;
 }

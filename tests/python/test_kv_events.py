@@ -1,8 +1,12 @@
 """A router of the test's own, over real sockets: what it believes is what the daemon serves."""
+import ctypes
+import errno
 import os
 import pathlib
+import platform
 import signal
 import socket
+import struct
 import subprocess
 import tempfile
 import time
@@ -357,11 +361,51 @@ def test_the_units_address_filter_is_told_of_at_start(tmp_path, monkeypatch):
     assert "IPAddressDeny" not in log_of(f"ipc://{tmp_path}/events")
 
 
+def refuse_netlink():
+    """What a unit without AF_NETLINK in RestrictAddressFamilies= does to a process from now on."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    socket_number = {"x86_64": 41, "aarch64": 198}[platform.machine()]
+    instructions = b"".join(struct.pack("=HBBI", *one) for one in (
+        (0x20, 0, 0, 0),                # the call's number
+        (0x15, 0, 3, socket_number),
+        (0x20, 0, 0, 16),               # its first argument
+        (0x15, 0, 1, socket.AF_NETLINK),
+        (0x06, 0, 0, 0x00050000 | errno.EAFNOSUPPORT),
+        (0x06, 0, 0, 0x7FFF0000)))
+    filled = ctypes.create_string_buffer(instructions)
+    program = struct.pack("HxxxxxxP", 6, ctypes.addressof(filled))
+    assert libc.prctl(38, 1, 0, 0, 0) == 0  # no new privileges
+    assert libc.prctl(22, 2, program, 0, 0) == 0  # a filter of system calls
+
+
+def test_without_a_way_to_list_interfaces_it_says_so_and_what_needs_none_works(tmp_path):
+    def start(endpoint):
+        config = tmp_path / "c.toml"
+        config.write_text(f'[kv_events]\nendpoint = "{endpoint}"\n[daemon]\ndram_bytes = "8MiB"\n'
+                          f'segment_bytes = "2MiB"\nstate_dir = "{tmp_path}/state"\n')
+        return subprocess.Popen(  # pylint: disable=consider-using-with,subprocess-popen-preexec-fn
+            [os.environ["TERRACED"], "--config", config, "--socket", tmp_path / "t.sock"],
+            stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, preexec_fn=refuse_netlink)
+
+    refused = start("tcp://127.0.0.1:*")
+    said = refused.communicate(timeout=30)[1].decode()
+    assert refused.returncode == 1, (refused.returncode, said)
+    assert "tcp://127.0.0.1:*" in said and "AF_NETLINK" in said
+    for endpoint in ("tcp://*:*", f"ipc://{tmp_path}/events"):
+        with start(endpoint) as works:
+            try:
+                with terrace.Client(str(tmp_path / "t.sock")) as client:
+                    client.wait_connected(30.0)
+            finally:
+                works.kill()
+
+
 def test_what_cannot_be_is_refused_by_name(tmp_path):
     def refused(text):
         config = tmp_path / "c.toml"
         config.write_text(text)
-        checked = subprocess.run([os.environ["TERRACED"], "--check-config", "--config", config],
+        checked = subprocess.run([os.environ["TERRACED"], "--check-config", "--config", config,
+                                  "--socket", tmp_path / "t.sock"],
                                  capture_output=True, check=False)
         assert checked.returncode != 0
         return checked.stderr.decode()

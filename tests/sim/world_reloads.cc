@@ -47,11 +47,8 @@ void World::MaybeReload() {
   if (!has_successors()) other(Kind::kTtlDefault, &tuned_.ttl_default_s);
   other(Kind::kScrubBytes, &tuned_.scrub_bytes);
   other(Kind::kDeviceHits, &tuned_.device_hits);
-  // A successor that adopts more than it may hold gives segments back before it has adopted them.
-  if (!options_.keeps_dram) {
-    const uint64_t totals = kSegmentsTotal - kSegmentsTotalMin + 1;
-    tuned_.segments_total = kSegmentsTotalMin + static_cast<uint32_t>(draws.Pick(totals));
-  }
+  const uint64_t totals = kSegmentsTotal - kSegmentsTotalMin + 1;
+  tuned_.segments_total = kSegmentsTotalMin + static_cast<uint32_t>(draws.Pick(totals));
   segments_held_max_ = std::max(segments_held_max_, tuned_.segments_total);
   store_->Retune(MakeStoreOptions());
   Trace(0x5E10AD00 + tuned_.segments_total);

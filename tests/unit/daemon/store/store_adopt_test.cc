@@ -75,6 +75,27 @@ TEST_F(StoreAdopt, SealedBlocksAreHitAgain) {
   EXPECT_EQ(world_.Stats().blocks_corrupt, 0u);
 }
 
+// Less memory than the predecessor had: what is too much leaves once it is known what is in it.
+TEST_F(StoreAdopt, ASuccessorThatMayHaveLessGivesBackWhatItHasAdopted) {
+  const auto keys = StoreWorld::Keys(28);
+  ASSERT_EQ(Save(writer_, keys), 28u);
+  world_.options().segments_total = 2;
+  EXPECT_EQ(world_.RestartWarm().blocks, 28u);
+  for (int i = 0; i < 200; ++i) world_.Advance(10'000);
+  world_.Check();
+  EXPECT_EQ(world_.Stats().segments_populated, 2u);
+  const SessionId reader = Arrive();
+  EXPECT_LE(Load(reader, keys), 16u);
+  // Its segments serve as any: each slot is taken and freed.
+  const auto others = StoreWorld::Keys(16, 9);
+  EXPECT_EQ(Save(reader, others), 16u);
+  EXPECT_EQ(Load(reader, others), 16u);
+  world_.options().segments_total = 4;
+  EXPECT_EQ(world_.RestartWarm().blocks, 16u);
+  EXPECT_EQ(Save(Arrive(), keys), 28u);
+  world_.Check();
+}
+
 TEST_F(StoreAdopt, BytesAreComingUntilTheyAreVerified) {
   const auto keys = StoreWorld::Keys(3);
   Save(writer_, keys);
