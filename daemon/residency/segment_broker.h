@@ -94,8 +94,8 @@ class SegmentBroker {
   bool may_be_above_ = true;           // segments_total; false: the ledger has no Excess
   bool has_drain_timer_ = false;
   uint32_t adopting_count_ = 0;  // domains before their OnAdopted
-  uint32_t drain_turn_ = 0;   // of all domains' segments: which a drain's step begins with
-  uint32_t choice_turn_ = 0;  // the same: which is looked at next, to choose from
+  uint32_t drain_turn_ = 0;      // of all domains' segments: which a drain's step begins with
+  uint32_t choice_turn_ = 0;     // the same: which is looked at next, to choose from
   std::vector<SlotRef> scratch_slots_;
 };
 

@@ -6,9 +6,9 @@ usage: tests/long/eta_error.py [--build BUILD] [--repeats 8] [--speeds full,200,
 Prompts of several lengths are stored and pushed out of DRAM by others; then each is acquired, and
 what the lease's spans say of the last block is compared with when it came. --speeds: of the drive,
 in MB/s, held to by slow_drive.py (reads are threads' then).
-Shown by speed: the median and the 90th of a hundred of |said − taken| ÷ taken, how many were said to
-come sooner than they did, and the floor: the same 90th of who would say of each length the median
-of what it takes in this run, the future among it.
+Shown by speed: the median and the 90th of a hundred of |said − taken| ÷ taken, how many were said
+to come sooner than they did, and the floor: the same 90th of who would say of each length the
+median of what it takes in this run, the future among it.
 """
 import argparse
 import os

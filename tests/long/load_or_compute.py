@@ -69,8 +69,8 @@ def load_s(rig, keys, count):
 
 
 def cell(rig, pair, times, has_half):
-    """answer ÷ min(load, compute), the share of the prompt that was taken, and a plain load ÷ the one
-    before it."""
+    """answer ÷ min(load, compute), the share of the prompt that was taken, and a plain load ÷ the
+    one before it."""
     length = len(pair[0])
     ready_count = length // 2 if has_half else 0
     for keys in pair:

@@ -240,8 +240,10 @@ def test_a_store_that_a_worker_drops_is_counted():
     def fail(token, mask):
         raise terrace.Unavailable("nothing there")
 
-    half = terrace.vllm.worker.WorkerHalf(types.SimpleNamespace(join_write=fail), lambda: None,
-                                   members=[0], writes=[True])
+    client = types.SimpleNamespace(is_reader=False)
+    half = terrace.vllm.worker.WorkerHalf(
+        types.SimpleNamespace(join_write=fail, client=client), lambda: None, members=[0],
+        writes=[True])
     half.store(terrace.vllm.messages.Step(stores=[
         terrace.vllm.messages.Store(1, (1, 1), [[1]])]))
     assert half.counters["dropped_stores"] == 1 and half.take_reports() == {1}

@@ -126,7 +126,7 @@ class OwedErasures {
     uint64_t number = 0;    // of the erasure
     uint64_t revision = 0;  // of what is kept, the first with it; 0: none yet
     Times times;
-    uint64_t turn = 0;      // in any group: which time it was; else of which one it knows
+    uint64_t turn = 0;  // in any group: which time it was; else of which one it knows
     bool is_by_key = false;
     bool is_to_keep = false;
     std::vector<Named> names;

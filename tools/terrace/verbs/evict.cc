@@ -220,7 +220,8 @@ class EvictVerb : public Verb {
     }
     if (total_.skipped_count > 0 && is_by_key_) {
       text += fmt::format(
-          "{} blocks stay in memory alone, leased or pinned; nothing of them can be read below it\n",
+          "{} blocks stay in memory alone, leased or pinned; nothing of them can be read below "
+          "it\n",
           FormatCount(total_.skipped_count));
     } else if (total_.skipped_count > 0) {
       text += fmt::format("{} blocks stay: leased, pinned, or continued by a block that stays{}\n",
