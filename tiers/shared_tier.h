@@ -94,6 +94,8 @@ class SharedTier {
   // here and, once they have heard of it, nowhere. Takes effect at once; a server that is away is
   // told when it is back, and nothing of the group is asked from it or given to it before.
   virtual void Forget(const GroupId& group) = 0;
+  // The same of all groups, those that nobody has named here yet among them.
+  virtual void ForgetAll() = 0;
   virtual SharedErasureMark MarkErasures() const = 0;
   // Every Erase and Forget until the mark was made has been done by the server, or would be known
   // to a successor of this process.

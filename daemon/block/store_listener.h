@@ -21,6 +21,8 @@ class StoreListener {
   // Progress of an Acquire or Prefetch; see protocol::Completion.
   virtual void OnCompletion(SessionId session, uint64_t request_id, Status status,
                             const protocol::Completion& completion) = 0;
+  // An Acquire's lease has ended, or has been revoked, before all was told: nothing more will be.
+  virtual void OnRequestDropped(SessionId /*session*/, uint64_t /*request_id*/) {}
   // A Wait ended: kOk (all persisted), kBusy (deadline), kNotFound (a key left the cache). Or an
   // AwaitErasures.
   virtual void OnWaitDone(SessionId session, uint64_t request_id, Status status) = 0;

@@ -588,7 +588,10 @@ void Waiters::DropAll(SessionId session, LeaseId lease) {
       lease != kLeaseNone ? requests_.OfLease(lease) : requests_.OfSession(session);
   // The last first, as the register looks for them.
   for (size_t i = ids.size(); i-- > 0;) {
-    if (requests_.at(ids[i]).session == session) End(ids[i]);
+    const NewPending& what = requests_.at(ids[i]);
+    if (what.session != session) continue;
+    d_.seams.listener.OnRequestDropped(session, what.request_id);
+    End(ids[i]);
   }
 }
 

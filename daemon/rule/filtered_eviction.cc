@@ -27,7 +27,11 @@ Status FilteredEviction::Begin() {
   // All of them goes, from everywhere: with their keys nothing of them can be read any more.
   if (!has_tier()) DestroyGroupKeys(d_, filter_.group_first, filter_.group_end);
   // Of that nobody knows every block, so it is forgotten as a whole.
-  for (uint32_t g = filter_.group_first; g < filter_.group_end; ++g) shared_.Forget(g);
+  if (filter_.is_of_all_groups) {
+    shared_.ForgetAll();
+  } else {
+    for (uint32_t g = filter_.group_first; g < filter_.group_end; ++g) shared_.Forget(g);
+  }
   return Status::Ok();
 }
 

@@ -23,6 +23,7 @@ struct EvictionFilter {
   std::optional<protocol::TierKind> tier;  // none: every tier of this host
   bool is_dry_run = false;
   bool is_shared = false;  // what the shared tier has of them goes, too
+  bool is_of_all_groups = false;
 };
 
 class FilteredEviction {

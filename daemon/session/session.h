@@ -144,6 +144,7 @@ class SessionTable : public StoreListener {
   // StoreListener: news, queued only.
   void OnCompletion(SessionId session, uint64_t request_id, Status status,
                     const protocol::Completion& completion) override;
+  void OnRequestDropped(SessionId session, uint64_t request_id) override;
   void OnWaitDone(SessionId session, uint64_t request_id, Status status) override;
   void OnLeaseRevoked(SessionId session, const LeaseToken& token) override;
   void OnSegmentRevoke(SessionId session, uint32_t segment) override;

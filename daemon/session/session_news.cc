@@ -77,6 +77,14 @@ void SessionTable::OnCompletion(SessionId id, uint64_t request_id, Status status
   }
 }
 
+// Who let go of the lease expects no answer.
+void SessionTable::OnRequestDropped(SessionId id, uint64_t request_id) {
+  Session* session = Find(id);
+  if (session != nullptr && !session->is_closed) {
+    EndPending(*session, request_id, StatusCode::kGone);
+  }
+}
+
 void SessionTable::OnWaitDone(SessionId id, uint64_t request_id, Status status) {
   Session* session = Find(id);
   if (session == nullptr || session->is_closed) return;

@@ -40,8 +40,13 @@ std::vector<BlockId> BlocksOf(const Caller& caller, const KeysQuery& query) {
 }
 
 // What other hosts have stored of them, or will have who have not heard of it, does not come back.
-void ForgetShared(const Caller& caller, const GroupRange& groups) {
-  for (uint32_t g = groups.first; g < groups.end; ++g) caller.rooms->shared_writer.Forget(g);
+void ForgetShared(const Caller& caller, uint32_t group_index) {
+  SharedWriter& shared = caller.rooms->shared_writer;
+  if (group_index == kAllGroups) {
+    shared.ForgetAll();
+  } else {
+    shared.Forget(group_index);
+  }
 }
 
 uint8_t TierMask(const CacheDomain& domain, const Block& block) {
@@ -270,7 +275,7 @@ Status EvictOperation::Walk(const KeysQuery& query, const Caller& caller) {
   if (walk_ == 0) {
     walk_ = OpenEvictWalk(caller, query);
     if (query.keys.empty() && !(query.flags & protocol::kEvictDryRun)) {
-      ForgetShared(caller, GroupsOf(caller, query.group_index));
+      ForgetShared(caller, query.group_index);
     }
   }
   if (!walks.IsOpen(walk_)) {
@@ -305,7 +310,8 @@ Status EvictWhereOperation::Begin(const Caller& caller) {
   EvictionFilter filter{.group_end = static_cast<uint32_t>(caller.domain().groups.size()),
                         .idle_us_min = request_.idle_ms_min * kUsPerMs,
                         .is_dry_run = (request_.flags & protocol::kEvictWhereDryRun) != 0,
-                        .is_shared = (request_.flags & protocol::kEvictWhereShared) != 0};
+                        .is_shared = (request_.flags & protocol::kEvictWhereShared) != 0,
+                        .is_of_all_groups = request_.group.is_zero()};
   if (request_.tier != protocol::kEvictWhereAllTiers) {
     filter.tier = static_cast<protocol::TierKind>(request_.tier);
   }
@@ -412,7 +418,7 @@ Status ResetOperation::Erase() {
   uint32_t budget = protocol::kBlocksPerTurnMax;
   if (!std::exchange(is_begun_, true)) {
     DestroyGroupKeys(caller.domain(), groups.first, groups.end);
-    ForgetShared(caller, groups);
+    ForgetShared(caller, group_index_);
   }
   for (uint32_t g = groups.first; g < groups.end && budget > 0; ++g) {
     BlockId root;

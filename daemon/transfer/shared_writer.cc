@@ -266,6 +266,13 @@ void SharedWriter::Forget(uint32_t group_index) {
   d_.options.shared.tier->Forget(group.id());
 }
 
+void SharedWriter::ForgetAll() {
+  SharedTier* const tier = d_.options.shared.tier;
+  if (tier == nullptr) return;
+  for (const std::unique_ptr<Group>& group : d_.groups) group->shared_since_us = d_.NowUs();
+  tier->ForgetAll();
+}
+
 void SharedWriter::OnForgotten(const GroupId& group) {
   for (const std::unique_ptr<Group>& one : d_.groups) {
     if (one->id() == group) one->shared_since_us = d_.NowUs();

@@ -53,6 +53,8 @@ class SharedWriter {
   Status EraseUnknown(const KeysQuery& query);
   // Nothing is found there, or given, of what the group has had until now.
   void Forget(uint32_t group_index);
+  // The same of all groups, those that the server alone knows among them.
+  void ForgetAll();
   void OnForgotten(const GroupId& group);
   // Nothing is on its way, and nothing waits that could go.
   bool is_idle() const;

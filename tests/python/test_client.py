@@ -16,7 +16,8 @@ import numpy
 import pytest
 
 import terrace
-from conftest import (LONG_S, SPACE, block_bytes, connect, let_nobody_store, run_terrace, store,
+from conftest import (LONG_S, SPACE, Daemon, block_bytes, connect, let_nobody_store, run_terrace,
+                      store,
                       wait_until_free)
 
 
@@ -243,6 +244,32 @@ def test_a_killed_daemon_is_gone_and_the_next_one_serves(daemon, client, group):
             pass
     connect(daemon).close()  # until it has memory
     store(group, list(range(32)), seed=1)
+
+
+def test_leases_that_are_let_go_before_their_blocks_come_are_pending_no_more():
+    with tempfile.TemporaryDirectory() as directory:
+        daemon = Daemon(directory, "pending_per_session_max = 8\n"
+                        f'[nvme]\npaths = ["{directory}/nvme"]\ncapacity_bytes = "64MiB"\n'
+                        'slab_bytes = "8MiB"\n')
+        prompts = [[number] * 32 for number in range(60)]
+        with connect(daemon) as client:
+            group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
+            for prompt in prompts:
+                group.wait_persisted(store(group, prompt), LONG_S)
+        daemon.kill()
+        daemon.start()
+        try:
+            with connect(daemon) as client:
+                group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
+                coming = 0
+                for prompt in prompts:
+                    with group.acquire(group.hash(prompt)) as lease:  # busy, were they pending
+                        coming += lease.ready_count < lease.block_count
+                assert coming > 20
+                sessions = client.stats()["sessions"]
+                assert max(session["pending_count"] for session in sessions) == 0
+        finally:
+            daemon.stop()
 
 
 def test_a_daemon_dies_with_its_test_and_keeps_none_of_its_pipes():

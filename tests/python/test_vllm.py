@@ -459,6 +459,8 @@ def test_what_was_computed_before_a_reset_is_not_stored_after_it(daemon):
 class SilentGroup:
     """Of a daemon that does not answer."""
 
+    client = types.SimpleNamespace(is_reader=False)
+
     def __init__(self):
         self.calls = 0
 

@@ -119,6 +119,10 @@ class MemorySharedTier final : public SharedTier {
     owed_.insert(group);
     Tick();
   }
+  void ForgetAll() override {
+    for (const auto& [group, generation] : server_.generations) owed_.insert(group);
+    Tick();
+  }
   SharedErasureMark MarkErasures() const override { return {}; }
   bool IsDurable(const SharedErasureMark& /*mark*/) const override { return is_kept; }
   void Tick() override {

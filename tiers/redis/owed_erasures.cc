@@ -45,6 +45,7 @@ OwedErasures::Owed* OwedErasures::Open(const Key& key, Scope scope, const Times&
     in_any_group_count_ += key.group.is_zero() ? 1 : 0;
   }
   Owed& owed = found->second;
+  owed.is_settled = false;
   const bool is_unsafe = owed.number != 0 && unsafe_.contains(owed.number);
   const bool is_kept = owed.revision != 0 && owed.revision <= kept_revision_;
   // An erasure before that is not safe yet is waited for by whoever waits for this one.
@@ -83,8 +84,9 @@ size_t OwedErasures::CountNewInAnyGroup(std::span<const BlockKey> keys) const {
 }
 
 bool OwedErasures::AddInAnyGroup(const BlockKey& key, const Times& times) {
-  TERRACE_CHECK(in_any_group_count_ < kInAnyGroupMax || FindInAnyGroup(key) != nullptr,
-                "what is owed in any group leaves room for groups");
+  TERRACE_CHECK(
+      in_any_group_count_ < kInAnyGroupMax || key.is_zero() || FindInAnyGroup(key) != nullptr,
+      "what is owed in any group leaves room for groups");
   Owed* const owed = Open({GroupId(), key}, Scope::kKey, times);
   if (owed != nullptr) owed->turn = ++turns_;
   return owed != nullptr;
@@ -120,10 +122,16 @@ bool OwedErasures::AddName(Owed* owed, const RedisBlockName& name, uint64_t now_
 
 void OwedErasures::Restore(const KeptErasure& kept, const Times& times) {
   const bool is_of_any = kept.group.is_zero();
-  if (blocks_.size() >= kBlocksMax) return;
-  if (is_of_any && in_any_group_count_ >= kInAnyGroupMax) return;
+  const Owed* const any = is_of_any ? nullptr : FindInAnyGroup(kept.key);
+  const bool is_settled = kept.until_s == 0;
+  if (blocks_.size() >= kBlocksMax || (is_settled && any == nullptr)) return;
+  if (is_of_any && in_any_group_count_ >= kInAnyGroupMax && !kept.key.is_zero()) return;
   const auto [block, is_new] = blocks_.try_emplace({kept.group, kept.key});
-  block->second = {.times = times, .is_by_key = true, .is_to_keep = true};
+  block->second = {.times = is_settled ? any->times : times,
+                   .turn = any == nullptr ? 0 : any->turn,
+                   .is_by_key = true,
+                   .is_to_keep = true,
+                   .is_settled = is_settled};
   if (!is_of_any) return;
   block->second.turn = ++turns_;
   in_any_group_count_ += is_new ? 1 : 0;
@@ -133,7 +141,7 @@ bool OwedErasures::IsOwed(const RedisBlockName& name) const {
   if (blocks_.empty()) return false;
   const auto found = blocks_.find({name.group, name.key});
   if (FindNews(name, found) != nullptr) return true;
-  if (found == blocks_.end()) return false;
+  if (found == blocks_.end() || found->second.is_settled) return false;
   const Named* const named = Find(found->second, name);
   return named == nullptr || named->state != State::kErased;
 }
@@ -150,9 +158,11 @@ void OwedErasures::Name(const RedisBlockName& name, uint64_t now_us) {
     owed.times = any->times;
     owed.turn = any->turn;
     owed.is_by_key = owed.is_to_keep = is_changed_ = true;
+    owed.is_settled = false;
     EraseAgain(&owed, now_us);
   }
-  if (found == blocks_.end() || Find(found->second, name) != nullptr) return;
+  if (found == blocks_.end() || found->second.is_settled) return;
+  if (Find(found->second, name) != nullptr || name_count_ >= kNamesAskedMax) return;
   AddName(&found->second, name, now_us);
 }
 
@@ -160,9 +170,16 @@ void OwedErasures::NoteStored(const RedisBlockName& name) {
   if (blocks_.empty()) return;
   const auto found = blocks_.find({name.group, name.key});
   if (found == blocks_.end() || !IsTold(found->second)) return;
-  // Of what is erased in any group this is how it is known that here it was.
-  if (FindInAnyGroup(name.key) != nullptr) return;
-  if (Find(found->second, name) != nullptr) Remove(found);
+  if (Find(found->second, name) == nullptr) return;
+  if (FindInAnyGroup(name.key) == nullptr) {
+    Remove(found);
+    return;
+  }
+  // Of what is erased in any group it has to be known that here it was.
+  Owed& owed = found->second;
+  name_count_ -= owed.names.size();
+  owed.names.clear();
+  owed.is_settled = owed.is_to_keep = is_changed_ = true;
 }
 
 void OwedErasures::NoteLost(const RedisBlockName& name) {
@@ -295,7 +312,8 @@ std::vector<KeptErasure> OwedErasures::TakeKept(uint64_t revision) {
   for (auto& [key, owed] : blocks_) {
     if (!owed.is_to_keep) continue;
     const bool is_told = !owed.names.empty() && IsTold(owed);
-    kept.push_back({key.group, key.key, is_told ? owed.times.until_s : owed.times.until_s_untold});
+    const uint64_t until_s = is_told ? owed.times.until_s : owed.times.until_s_untold;
+    kept.push_back({key.group, key.key, owed.is_settled ? 0 : until_s});
     if (owed.revision != 0) continue;
     owed.revision = revision;
     if (const auto found = unsafe_.find(owed.number); found != unsafe_.end()) {

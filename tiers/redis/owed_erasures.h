@@ -31,9 +31,9 @@ namespace terrace {
 
 // What a successor has to know: that nothing of this block is to be believed until then.
 struct KeptErasure {
-  GroupId group;  // zero: any
-  BlockKey key;
-  uint64_t until_s = 0;  // Unix
+  GroupId group;         // zero: any
+  BlockKey key;          // zero, of any group: all that nobody has named
+  uint64_t until_s = 0;  // Unix; 0: it was stored anew since it was erased in any group
 
   friend bool operator==(const KeptErasure&, const KeptErasure&) = default;
 };
@@ -43,6 +43,9 @@ class OwedErasures {
   static constexpr size_t kBlocksMax = 16 * 1024;
   static constexpr size_t kInAnyGroupMax = 4 * 1024;
   static constexpr size_t kNamesMax = 64 * 1024;
+  // Of these so many because they were asked for: who asks for names that he makes up must not have
+  // a group forgotten.
+  static constexpr size_t kNamesAskedMax = kNamesMax / 2;
   static constexpr size_t kLostMax = 1024;
   // A command that was on its way when its connection was given up has come by then, or never will,
   // once the server has answered another one.
@@ -68,9 +71,10 @@ class OwedErasures {
   size_t CountNewInAnyGroup(std::span<const BlockKey> keys) const;
   size_t in_any_group_count() const { return in_any_group_count_; }
   // False: there is no room. REQUIRES: of keys in any group there are fewer than kInAnyGroupMax, or
-  // this one is among them.
+  // this one is among them, or is zero: everything of groups that nobody has named.
   bool AddInAnyGroup(const BlockKey& key, const Times& times);
-  // Of a predecessor. What is beyond the limit is left out.
+  bool has_all_in_any_group() const { return FindInAnyGroup({}) != nullptr; }
+  // Of a predecessor. What is beyond the limit is left out. What is of any group comes first.
   void Restore(const KeptErasure& kept, const Times& times);
   bool IsOwed(const RedisBlockName& name) const;
   // It was asked for under this name: if it is owed, it is to be erased under it.
@@ -129,6 +133,7 @@ class OwedErasures {
     uint64_t turn = 0;  // in any group: which time it was; else of which one it knows
     bool is_by_key = false;
     bool is_to_keep = false;
+    bool is_settled = false;  // stored anew since it was erased in any group: nothing of it is owed
     std::vector<Named> names;
   };
   using Blocks = std::unordered_map<Key, Owed, KeyHash>;

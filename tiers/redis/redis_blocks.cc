@@ -49,6 +49,7 @@ constexpr std::string_view kExpireSmallScript =
 constexpr std::string_view kClearScript =
     "if redis.call('TYPE',KEYS[1]).ok=='string' then return 0 end "
     "redis.call('UNLINK',KEYS[1]) "
+    "if redis.call('EXISTS',KEYS[2])==0 then return 0 end "
     "return redis.call('SETBIT',KEYS[2],ARGV[1],0)";
 
 std::string_view TextOf(std::span<const std::byte> bytes) {

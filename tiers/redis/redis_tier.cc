@@ -240,6 +240,8 @@ void RedisTier::Forget(const GroupId& group) {
   if (!state_->is_stopped) state_->Owe(group);
 }
 
+void RedisTier::ForgetAll() { state_->ForgetAll(); }
+
 SharedErasureMark RedisTier::MarkErasures() const {
   return {.erasures = state_->erasures.begun(), .forgets = state_->keep_revision};
 }
@@ -302,6 +304,7 @@ SharedTierStats RedisTier::stats() const {
 
 void RedisTier::Stop() {
   if (state_->is_stopped) return;
+  state_->KeepChanges();
   state_->is_stopped = true;
   {
     std::lock_guard lock(state_->mutex);

@@ -107,6 +107,7 @@ class RedisTier final : public SharedTier {
   Status EraseInAnyGroup(std::span<const BlockKey> keys) override;
   void Drop(const RedisBlockName& name) override;
   void Forget(const GroupId& group) override;
+  void ForgetAll() override;
   SharedErasureMark MarkErasures() const override;
   bool IsDurable(const SharedErasureMark& mark) const override;
   void Tick() override;

@@ -50,12 +50,16 @@ RedisTier::State::State(Options given) : options(std::move(given)), absence(opti
     SetOwed(&one, kept.is_owed);
   }
   const uint64_t now_us = RedisNowUs(), now_s = options.unix_seconds();
-  for (const KeptErasure& kept : options.memory.erasures) {
-    if (kept.until_s <= now_s) continue;
-    erasures.Restore(kept, {.now_us = now_us,
-                            .until_us = now_us + (kept.until_s - now_s) * kUsPerSecond,
-                            .until_s = kept.until_s,
-                            .until_s_untold = kept.until_s});
+  for (const bool is_of_any : {true, false}) {
+    for (const KeptErasure& kept : options.memory.erasures) {
+      const bool is_over = kept.until_s != 0 && kept.until_s <= now_s;
+      if (kept.group.is_zero() != is_of_any || is_over) continue;
+      const uint64_t left_s = kept.until_s - std::min(now_s, kept.until_s);
+      erasures.Restore(kept, {.now_us = now_us,
+                              .until_us = now_us + left_s * kUsPerSecond,
+                              .until_s = kept.until_s,
+                              .until_s_untold = kept.until_s});
+    }
   }
 }
 
@@ -158,7 +162,7 @@ void RedisTier::State::Deliver(Answer& answer) {
         erasures.NoteStored(operation.names.front());
       }
       if (!IsStoreOver(answer.status)) erasures.NoteLost(operation.names.front());
-      if (erasures.names_owed() > 0) EraseSoon();
+      if (erasures.names_owed() > 0 || erasures.is_changed()) EraseSoon();
       options.listener->OnSharedStored(operation.caller_id, answer.status);
       return;
     case Answer::Kind::kProbe:
@@ -197,7 +201,7 @@ RedisTier::State::Known& RedisTier::State::KnownOf(const GroupId& group) {
     if (idle != known.end()) known.erase(idle);
   }
   Known& added = known[group];
-  SetOwed(&added, options.is_memory_lost);
+  SetOwed(&added, options.is_memory_lost || erasures.has_all_in_any_group());
   return added;
 }
 
@@ -316,8 +320,8 @@ void RedisTier::State::Erase(const RedisBlockName& name, OwedErasures::Scope sco
 
 Status RedisTier::State::EraseInAnyGroup(std::span<const BlockKey> keys) {
   if (is_stopped) return Status::Ok();
-  const size_t room = OwedErasures::kInAnyGroupMax - erasures.in_any_group_count();
-  if (erasures.CountNewInAnyGroup(keys) > room) {
+  const size_t owed = erasures.in_any_group_count() + erasures.CountNewInAnyGroup(keys);
+  if (owed > OwedErasures::kInAnyGroupMax) {
     return Status(StatusCode::kNoSpace,
                   "more keys than can be remembered for groups that are not known here: what was "
                   "evicted by now stays so; name the group of the others, or evict all");
@@ -330,6 +334,20 @@ Status RedisTier::State::EraseInAnyGroup(std::span<const BlockKey> keys) {
   }
   EraseSoon();
   return Status::Ok();
+}
+
+// Groups that are met later are forgotten when they are; those of a predecessor, now.
+void RedisTier::State::ForgetAll() {
+  if (is_stopped) return;
+  OwedErasures::Times times = ErasureTimes();
+  times.until_s_untold = times.until_s;
+  while (!erasures.AddInAnyGroup({}, times)) ForgetLargest();
+  for (auto& [group, one] : known) {
+    ++one.forgets;
+    SetOwed(&one, true);
+    erasures.ReplaceGroup(group, keep_revision + 1);
+  }
+  Keep();
 }
 
 // Other hosts may let blocks stay for longer, or this one did before.
@@ -363,7 +381,7 @@ void RedisTier::State::EraseSoon() {
     self->is_erasing_soon = false;
     if (self->is_stopped) return;
     self->EraseDue();
-    if (self->erasures.is_changed()) self->Keep();
+    self->KeepChanges();
   });
 }
 

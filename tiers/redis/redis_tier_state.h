@@ -77,8 +77,12 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
   // ---- erasures ----
   void Erase(const RedisBlockName& name, OwedErasures::Scope scope);
   Status EraseInAnyGroup(std::span<const BlockKey> keys);
+  void ForgetAll();
   // It is not to be believed now, and erased under this name as well.
   bool IsBarred(const RedisBlockName& name);
+  void KeepChanges() {
+    if (erasures.is_changed()) Keep();
+  }
   // At the end of this turn: what is due is begun, what changed is kept.
   void EraseSoon();
 

@@ -65,6 +65,16 @@ class DaemonErasures : public ::testing::Test {
     for (uint32_t i = first; i < loaded.block_count; ++i) EXPECT_EQ(loaded.writers[i], 1u) << i;
   }
 
+  // What was stored anew is not erased once more at each start.
+  void ExpectASuccessorServesAll(uint64_t manifests) {
+    ASSERT_TRUE(Eventually([&] { return ManifestCount() == manifests; }))
+        << host_->Stats()["redis"];
+    ASSERT_TRUE(Eventually([&] { return host_->Redis("stores_under_way") == 0; }));
+    ASSERT_TRUE(host_->Restart(SIGTERM)) << host_->daemon().Errors();
+    ASSERT_TRUE(Eventually([&] { return host_->IsReady(); }));
+    EXPECT_EQ(host_->Load(keys_, {}, 2).block_count, kBlocks) << host_->Stats()["redis"];
+  }
+
   const std::vector<BlockKey> keys_ = Keys(kBlocks);
   std::optional<RedisProcess> server_;
   std::optional<RedisHost> host_;
@@ -160,9 +170,28 @@ TEST_F(DaemonErasures, OfKeysWhoseGroupNobodyHasOpenedHoldWhenItIsOpened) {
   ASSERT_TRUE(host_->Restart(SIGKILL)) << host_->daemon().Errors();
   ASSERT_TRUE(Eventually([&] { return host_->IsReady(); }));
   ExpectErasedFrom(40);
+  ExpectASuccessorServesAll(kBlocks);
   EXPECT_EQ(host_->client().Evict(GroupRef{}, Keys(5'000, 8), options).status().code(),
             StatusCode::kNoSpace)
       << "more than can be remembered";
+}
+
+TEST_F(DaemonErasures, OfEverythingHoldForGroupsThatNobodyHasOpened) {
+  StoreAndShare();
+  host_->Begin(SIGKILL);
+  ASSERT_TRUE(host_->daemon().WaitReady()) << host_->daemon().Errors();
+  RequestOptions options;
+  options.flags = protocol::kEvictSubtree;
+  const auto evicted = host_->NewClient()->Evict(GroupRef{}, {}, options);
+  ASSERT_TRUE(evicted.ok()) << evicted.status().what();
+  ASSERT_TRUE(host_->Restart(SIGKILL)) << host_->daemon().Errors();
+  // It is forgotten when it is met.
+  ASSERT_TRUE(Eventually([&] {
+    EXPECT_EQ(host_->Load(keys_).block_count, 0u) << host_->Stats()["redis"];
+    return host_->Redis("forgets") == 1;
+  }));
+  ASSERT_EQ(host_->Store(keys_, 1), kBlocks);
+  ExpectASuccessorServesAll(2 * kBlocks);  // of before, out of reach, and of now
 }
 
 }  // namespace

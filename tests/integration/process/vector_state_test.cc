@@ -254,6 +254,7 @@ void CVectorState::Connect() {
   EXPECT_EQ(CLEAN(terrace_client_is_connected(client_)), 1);
   EXPECT_NE(CLEAN(terrace_client_boot_id(client_)), 0u);
   EXPECT_EQ(CLEAN(terrace_client_is_bypassed(client_, nullptr)), 0);
+  EXPECT_EQ(CLEAN(terrace_client_is_reader(client_)), 0);
   CLEAN(terrace_client_last_error(client_, why_, sizeof(why_)));
   EXPECT_EQ(CLEAN(terrace_client_pin_arena(client_, device_, why_, sizeof(why_))), TERRACE_OK)
       << why_;
@@ -546,6 +547,7 @@ void CppVectorState::Connect() {
   ASSERT_TRUE(rank_->WaitConnected(kLongUs).ok());
   EXPECT_TRUE(CLEAN_OF(Client, client_->is_connected()));
   EXPECT_FALSE(CLEAN_OF(Client, client_->is_bypassed()));
+  EXPECT_FALSE(CLEAN_OF(Client, client_->is_reader()));
   EXPECT_EQ(CLEAN_OF(Client, client_->bypassed_count()), 0u);
   EXPECT_NE(CLEAN_OF(Client, client_->boot_id()), 0u);
   CLEAN_OF(Client, client_->last_error());

@@ -286,6 +286,8 @@ TEST(OwedErasures, InAnyGroupItIsOwedByKeyInEachThatItIsAskedForIn) {
     EXPECT_TRUE(s.owed.IsOwed(NameOf(5, group, 2))) << "its other members are not erased yet";
     s.owed.NoteStored(NameOf(5, group));
     EXPECT_FALSE(s.owed.IsOwed(NameOf(5, group))) << "what is new is not erased again";
+    EXPECT_FALSE(s.owed.IsOwed(NameOf(5, group, 2)));
+    EXPECT_EQ(s.owed.names_owed(), 0u);
   }
   EXPECT_TRUE(s.owed.IsOwed(NameOf(5, 3)));
   s.owed.Age(s.now_us + kLifeUs, 0);
@@ -293,6 +295,62 @@ TEST(OwedErasures, InAnyGroupItIsOwedByKeyInEachThatItIsAskedForIn) {
   EXPECT_FALSE(s.owed.IsOwed(NameOf(5, 1, 2)));
   EXPECT_EQ(s.owed.in_any_group_count(), 0u);
   EXPECT_TRUE(s.owed.TakeKept(2).empty());
+}
+
+TEST(OwedErasures, WhatWasStoredAnewSinceItWasErasedInAnyGroupASuccessorLeavesAlone) {
+  Settled s;
+  ASSERT_TRUE(s.owed.AddInAnyGroup({5, 5}, At(s.now_us)));
+  s.owed.Name(NameOf(5, 1), s.now_us);
+  s.EraseAll(s.now_us);
+  s.owed.NoteStored(NameOf(5, 1));
+  EXPECT_TRUE(s.owed.is_changed());
+  const std::vector<KeptErasure> kept = s.owed.TakeKept(1);
+  ASSERT_EQ(kept.size(), 2u);
+  Settled successor;
+  for (const bool is_of_any : {true, false}) {
+    for (const KeptErasure& one : kept) {
+      if (one.group.is_zero() == is_of_any) successor.owed.Restore(one, At(s.now_us));
+    }
+  }
+  EXPECT_FALSE(successor.owed.IsOwed(NameOf(5, 1)));
+  successor.owed.Name(NameOf(5, 1), s.now_us);
+  EXPECT_TRUE(successor.Take(s.now_us).empty());
+  EXPECT_TRUE(successor.owed.IsOwed(NameOf(5, 2)));
+  ASSERT_TRUE(successor.owed.AddInAnyGroup({5, 5}, At(s.now_us)));
+  EXPECT_TRUE(successor.owed.IsOwed(NameOf(5, 1))) << "erased once more";
+  successor.owed.Name(NameOf(5, 1), s.now_us);
+  EXPECT_EQ(successor.Take(s.now_us).size(), 1u);
+  // Without what it is about it says nothing.
+  OwedErasures alone;
+  alone.Restore({{1, 0}, {5, 5}, 0}, At(s.now_us));
+  EXPECT_TRUE(alone.TakeKept(1).empty());
+}
+
+TEST(OwedErasures, EverythingOfGroupsThatNobodyHasNamedIsOneMore) {
+  Settled s;
+  EXPECT_FALSE(s.owed.has_all_in_any_group());
+  for (uint64_t key = 0; key < OwedErasures::kInAnyGroupMax; ++key) {
+    ASSERT_TRUE(s.owed.AddInAnyGroup({key, 1}, At(s.now_us)));
+  }
+  ASSERT_TRUE(s.owed.AddInAnyGroup({}, At(s.now_us)));
+  EXPECT_TRUE(s.owed.has_all_in_any_group());
+  Settled successor;
+  for (const KeptErasure& one : s.owed.TakeKept(1)) successor.owed.Restore(one, At(s.now_us));
+  EXPECT_TRUE(successor.owed.has_all_in_any_group());
+  successor.owed.Age(s.now_us + kLifeUs, 0);
+  EXPECT_FALSE(successor.owed.has_all_in_any_group());
+}
+
+// Who makes up names of what is owed fills the room for these alone.
+TEST(OwedErasures, NamesThatAreMadeUpLeaveRoomForErasures) {
+  Settled s;
+  ASSERT_TRUE(s.owed.Add(NameOf(1), Scope::kKey, At(s.now_us)));
+  for (uint64_t space = 2; space < 2 * OwedErasures::kNamesMax; ++space) {
+    s.owed.Name(NameOf(1, 1, space), s.now_us);
+  }
+  EXPECT_EQ(s.owed.names_owed(), OwedErasures::kNamesAskedMax);
+  EXPECT_TRUE(s.owed.IsOwed(NameOf(1, 1, 1'000'000))) << "out of reach";
+  EXPECT_TRUE(s.owed.Add(NameOf(2), Scope::kName, At(s.now_us)));
 }
 
 TEST(OwedErasures, InAnyGroupAgainItIsOwedAgain) {
