@@ -162,7 +162,9 @@ void OwedErasures::Name(const RedisBlockName& name, uint64_t now_us) {
     EraseAgain(&owed, now_us);
   }
   if (found == blocks_.end() || found->second.is_settled) return;
-  if (Find(found->second, name) != nullptr || name_count_ >= kNamesAskedMax) return;
+  const bool has_room =
+      name_count_ < kNamesAskedMax && found->second.names.size() < kNamesOfBlockMax;
+  if (Find(found->second, name) != nullptr || !has_room) return;
   AddName(&found->second, name, now_us);
 }
 

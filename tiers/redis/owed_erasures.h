@@ -46,6 +46,7 @@ class OwedErasures {
   // Of these so many because they were asked for: who asks for names that he makes up must not have
   // a group forgotten.
   static constexpr size_t kNamesAskedMax = kNamesMax / 2;
+  static constexpr size_t kNamesOfBlockMax = 256;  // of these, as they are looked through
   static constexpr size_t kLostMax = 1024;
   // A command that was on its way when its connection was given up has come by then, or never will,
   // once the server has answered another one.
