@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "integration/process/attackers.h"
 #include "integration/process/daemon_process.h"
 #include "integration/process/raw_client.h"
 
@@ -124,21 +125,12 @@ TEST(DaemonLimits, WhoConnectsTooFastWaitsAndOtherUsersDoNot) {
 // Its arena is of huge pages, and the pool has none when a hole is looked at.
 // PROMISE: T33 holes in huge pages
 TEST(DaemonLimits, AHoleInHugePagesCostsItsBlocksNotTheDaemon) {
-  const std::string pool = "/proc/sys/vm/nr_hugepages";
-  std::string before;
-  std::ifstream(pool) >> before;
-  const auto set = [&](const std::string& count) { std::ofstream(pool) << count << std::flush; };
-  set("24");
-  uint32_t count = 0;
-  std::ifstream(pool) >> count;
-  if (count < 24) {
-    set(before);
-    GTEST_SKIP() << "vm.nr_hugepages cannot be set here";
-  }
+  HugePages pool;
+  if (!pool.Take(24)) GTEST_SKIP() << "vm.nr_hugepages cannot be set here";
   {
     DaemonProcess daemon;
     const bool is_ready = daemon.StartReady({.dram_bytes = "32MiB", .hugepages = "on"});
-    set(before);  // what is punched from here on is no page of the pool any more
+    pool.GiveBack();  // what is punched from here on is no page of the pool any more
     ASSERT_TRUE(is_ready) << daemon.Errors();
     RawClient client;
     ASSERT_TRUE(client.Attach(daemon.socket_path()));

@@ -3,21 +3,18 @@
 // right and all there, what was spoilt is a miss to another user and counted, and nothing of the
 // attacker's is held any more.
 #include <fcntl.h>
-#include <grp.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -25,6 +22,7 @@
 #include <thread>
 #include <vector>
 
+#include "integration/process/attackers.h"
 #include "integration/process/daemon_process.h"
 #include "integration/process/raw_client.h"
 #include "small_space.h"
@@ -293,32 +291,6 @@ const Attack kAttacks[] = {
 
 // ---- their stage --------------------------------------------------------------------------------
 
-// Of the machine's huge pages, for as long as it lives.
-class HugePages {
- public:
-  ~HugePages() {
-    if (!before_.empty()) Set(before_);
-  }
-  bool Take(uint32_t count) {
-    std::ifstream(kPool) >> before_;
-    Set(std::to_string(count));
-    count_ = count;
-    return AreThere();
-  }
-  // Others on the machine may take them away.
-  bool AreThere() const {
-    uint32_t there = 0;
-    std::ifstream(kPool) >> there;
-    return there >= count_;
-  }
-
- private:
-  static constexpr const char* kPool = "/proc/sys/vm/nr_hugepages";
-  static void Set(const std::string& count) { std::ofstream(kPool) << count << std::flush; }
-  std::string before_;
-  uint32_t count_ = 0;
-};
-
 struct Case {
   Attack attack;
   bool is_huge = false;
@@ -332,26 +304,6 @@ std::vector<Case> Cases() {
     for (const Attack& attack : kAttacks) cases.push_back({attack, is_huge});
   }
   return cases;
-}
-
-// Runs `act` as another user in a process of its own, which says a number. Its wait status.
-int RunAs(uid_t uid, const std::function<int()>& act, int* said) {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return -1;
-  const pid_t child = fork();
-  if (child == 0) {
-    if (uid != geteuid() && (setgroups(0, nullptr) != 0 || setgid(uid) != 0 || setuid(uid) != 0)) {
-      _exit(1);
-    }
-    const int number = act();
-    _exit(write(ends[1], &number, sizeof(number)) == sizeof(number) ? 0 : 1);
-  }
-  close(ends[1]);
-  if (read(ends[0], said, sizeof(*said)) != sizeof(*said)) *said = -1;
-  close(ends[0]);
-  int status = -1;
-  waitpid(child, &status, 0);
-  return status;
 }
 
 class MemoryAttacks : public testing::TestWithParam<Case> {

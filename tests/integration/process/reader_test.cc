@@ -4,19 +4,16 @@
 // everywhere, whom its memory files' mode cannot keep out, but their descriptors do.
 #include <fcntl.h>
 #include <gmock/gmock.h>
-#include <grp.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -25,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "integration/process/attackers.h"
 #include "integration/process/daemon_process.h"
 #include "integration/process/raw_client.h"
 #include "integration/process/tiny_blocks.h"
@@ -152,24 +150,16 @@ const Attack kAttacks[] = {
 
 // ---- their stage --------------------------------------------------------------------------------
 
-// Runs `act` as another user in a process of its own, which says a number. −1: it ended before.
-int RunAs(uid_t uid, const std::function<int()>& act) {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return -1;
-  const pid_t child = fork();
-  if (child == 0) {
-    if (uid != geteuid() && (setgroups(0, nullptr) != 0 || setgid(uid) != 0 || setuid(uid) != 0)) {
-      _exit(1);
-    }
-    prctl(PR_SET_DUMPABLE, 1);  // as any program's, which has changed no user
-    const int number = act();
-    _exit(write(ends[1], &number, sizeof(number)) == sizeof(number) ? 0 : 1);
-  }
-  close(ends[1]);
+// What `act` says as that user, in a process of its own. −1: it ended before.
+int SaidBy(uid_t uid, const std::function<int()>& act) {
   int said = -1;
-  if (read(ends[0], &said, sizeof(said)) != sizeof(said)) said = -1;
-  close(ends[0]);
-  waitpid(child, nullptr, 0);
+  (void)RunAs(
+      uid,
+      [&act] {
+        prctl(PR_SET_DUMPABLE, 1);  // as any program's, which has changed no user
+        return act();
+      },
+      &said);
   return said;
 }
 
@@ -274,7 +264,7 @@ class Readers : public testing::Test {
   }
   int Try(uid_t uid, const Attack& attack) {
     const pid_t daemon = daemon_.pid(), writer = getpid();
-    return RunAs(uid, [&] {
+    return SaidBy(uid, [&] {
       RawClient client;
       if (!client.Attach(daemon_.socket_path(), kHello)) return EPROTO;
       if (client.received_fds().size() != 3) return EPROTO;
@@ -288,7 +278,7 @@ class Readers : public testing::Test {
   // How many parts a reader has right, of as many as there are; less than 0: a wrong one was read,
   // or it is no reader.
   int LoadAs(uid_t uid, const std::vector<BlockKey>& keys, protocol::TierKind tier) {
-    return RunAs(uid, [&] {
+    return SaidBy(uid, [&] {
       const Visitor reader = Visit(daemon_.socket_path());
       if (reader.client == nullptr || !reader.client->is_reader()) return -2;
       const Visitor::Loaded loaded = reader.Load(keys);
@@ -304,26 +294,6 @@ class Readers : public testing::Test {
 
   DaemonProcess daemon_;
   Visitor writer_;
-};
-
-// Of the machine's huge pages, for as long as it lives.
-class HugePages {
- public:
-  ~HugePages() {
-    if (!before_.empty()) Set(before_);
-  }
-  bool Take(uint32_t count) {
-    std::ifstream(kPool) >> before_;
-    Set(std::to_string(count));
-    uint32_t there = 0;
-    std::ifstream(kPool) >> there;
-    return there >= count;
-  }
-
- private:
-  static constexpr const char* kPool = "/proc/sys/vm/nr_hugepages";
-  static void Set(const std::string& count) { std::ofstream(kPool) << count << std::flush; }
-  std::string before_;
 };
 
 struct Case {
@@ -406,11 +376,11 @@ TEST_F(Readers, StoreNothingAndAskEverything) {
   ASSERT_EQ(writer_.Store(keys), kBlocks);
   MakeEverybodyAReader();
   if (geteuid() == 0) {
-    EXPECT_EQ(RunAs(kReaderUid, [&] { return UseAsReader(daemon_.socket_path(), false, keys); }),
+    EXPECT_EQ(SaidBy(kReaderUid, [&] { return UseAsReader(daemon_.socket_path(), false, keys); }),
               0);
     EXPECT_EQ(writer_.Stat("block_count"), kBlocks);
   }
-  EXPECT_EQ(RunAs(geteuid(), [&] { return UseAsReader(daemon_.socket_path(), true, keys); }), 0)
+  EXPECT_EQ(SaidBy(geteuid(), [&] { return UseAsReader(daemon_.socket_path(), true, keys); }), 0)
       << "the daemon's own user rules, though it does not store";
   EXPECT_EQ(writer_.Stat("reserved_count"), 0u);
 }
