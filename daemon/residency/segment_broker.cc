@@ -52,14 +52,11 @@ void SegmentBroker::AdoptPopulated(uint32_t domain_index, uint32_t segment) {
   ledger_.Hold(record, record.segments[segment], Use::kPopulated);
   record.domain->slots.SegmentPopulated(segment);
   record.has_tried = true;
-  adopting_count_ += record.is_adopting ? 0 : 1;
   record.is_adopting = true;
 }
 
 void SegmentBroker::OnAdopted(uint32_t domain_index) {
-  DomainRecord& record = ledger_.domains()[domain_index];
-  adopting_count_ -= record.is_adopting ? 1 : 0;
-  record.is_adopting = false;
+  ledger_.domains()[domain_index].is_adopting = false;
 }
 
 uint32_t SegmentBroker::OwedBy(SessionIndex session) const {
@@ -77,8 +74,7 @@ bool SegmentBroker::is_ready() const {
 }
 
 bool SegmentBroker::has_work() const {
-  const bool may_leave = adopting_count_ == 0;
-  if (may_leave && may_be_above_ && ledger_.LeavingCount() < kLeavingMax) return true;
+  if (may_be_above_ && ledger_.LeavingCount() < kLeavingMax) return true;
   return std::any_of(
       ledger_.domains().begin(), ledger_.domains().end(), [this](const DomainRecord& record) {
         if (record.domain->is_short()) return true;
@@ -226,7 +222,7 @@ void SegmentBroker::OnRetry(uint32_t domain_index) {
 // Several at once: what a segment takes longest for is its clients and the kernel. Blocks leave one
 // after the other, so that the next segment is chosen by what is left.
 void SegmentBroker::Shrink() {
-  if (!may_be_above_ || adopting_count_ > 0) return;
+  if (!may_be_above_) return;
   uint32_t excess = ledger_.Excess();
   may_be_above_ = excess > 0;
   uint32_t budget = kDrainCostPerStepMax;
@@ -250,7 +246,6 @@ bool SegmentBroker::IsDropping() const {
 
 // From whoever borrowed most; one segment on its way is enough, while it is on its way.
 void SegmentBroker::TakeBack(const DomainRecord& taker) {
-  if (adopting_count_ > 0) return;
   const uint64_t now_us = seams_.clock.NowUs();
   for (const DomainRecord& record : ledger_.domains()) {
     if (record.draining_count > 0 && now_us < record.drain_began_us + kTakeBackPatienceUs) return;
@@ -331,6 +326,7 @@ int64_t SegmentBroker::ChainsThatGoOn(const DomainRecord& record, uint32_t segme
 }
 
 bool SegmentBroker::BeginDrain(DomainRecord& record, uint32_t* budget) {
+  if (record.is_adopting) return false;
   const uint32_t segment = SegmentToDrain(record);
   if (segment == kSegmentNone) return false;
   const uint64_t now_us = seams_.clock.NowUs();

@@ -32,8 +32,8 @@ class SegmentBroker {
   SegmentBroker(const StoreOptions& options, const StoreSeams& seams, SessionRegister& sessions);
   void AddDomain(CacheDomain* domain, Evictor* evictor);
 
-  // A predecessor had populated it. Before the first Step(). No segment leaves before OnAdopted:
-  // the table still says what its slots hold.
+  // A predecessor had populated it. Before the first Step(). None of its domain's leaves
+  // before OnAdopted: the table still says what its slots hold.
   void AdoptPopulated(uint32_t domain_index, uint32_t segment);
   void OnAdopted(uint32_t domain_index);
 
@@ -93,9 +93,8 @@ class SegmentBroker {
   std::vector<uint32_t> by_priority_;  // domains, in the order in which they grow
   bool may_be_above_ = true;           // segments_total; false: the ledger has no Excess
   bool has_drain_timer_ = false;
-  uint32_t adopting_count_ = 0;  // domains before their OnAdopted
-  uint32_t drain_turn_ = 0;      // of all domains' segments: which a drain's step begins with
-  uint32_t choice_turn_ = 0;     // the same: which is looked at next, to choose from
+  uint32_t drain_turn_ = 0;   // of all domains' segments: which a drain's step begins with
+  uint32_t choice_turn_ = 0;  // the same: which is looked at next, to choose from
   std::vector<SlotRef> scratch_slots_;
 };
 

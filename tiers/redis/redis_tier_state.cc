@@ -326,12 +326,7 @@ Status RedisTier::State::EraseInAnyGroup(std::span<const BlockKey> keys) {
                   "more keys than can be remembered for groups that are not known here: what was "
                   "evicted by now stays so; name the group of the others, or evict all");
   }
-  OwedErasures::Times times = ErasureTimes();
-  // No server can be told before somebody names the group.
-  times.until_s_untold = times.until_s;
-  for (const BlockKey& key : keys) {
-    while (!erasures.AddInAnyGroup(key, times)) ForgetLargest();
-  }
+  OweInAnyGroup(keys);
   EraseSoon();
   return Status::Ok();
 }
@@ -339,15 +334,23 @@ Status RedisTier::State::EraseInAnyGroup(std::span<const BlockKey> keys) {
 // Groups that are met later are forgotten when they are; those of a predecessor, now.
 void RedisTier::State::ForgetAll() {
   if (is_stopped) return;
-  OwedErasures::Times times = ErasureTimes();
-  times.until_s_untold = times.until_s;
-  while (!erasures.AddInAnyGroup({}, times)) ForgetLargest();
+  const BlockKey all;
+  OweInAnyGroup({&all, 1});
   for (auto& [group, one] : known) {
     ++one.forgets;
     SetOwed(&one, true);
     erasures.ReplaceGroup(group, keep_revision + 1);
   }
   Keep();
+}
+
+void RedisTier::State::OweInAnyGroup(std::span<const BlockKey> keys) {
+  OwedErasures::Times times = ErasureTimes();
+  // No server can be told before somebody names the group.
+  times.until_s_untold = times.until_s;
+  for (const BlockKey& key : keys) {
+    while (!erasures.AddInAnyGroup(key, times)) ForgetLargest();
+  }
 }
 
 // Other hosts may let blocks stay for longer, or this one did before.

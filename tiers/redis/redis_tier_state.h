@@ -105,6 +105,7 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
   void LearnGeneration(const GroupId& group, uint64_t generation);
   void EndRise(const Operation& operation, const Answer& answer);
   void Keep();
+  void OweInAnyGroup(std::span<const BlockKey> keys);
   OwedErasures::Times ErasureTimes() const;
   // What was erased of it by now need not be remembered any more. Makes room.
   void ForgetLargest();
