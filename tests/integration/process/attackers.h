@@ -1,6 +1,7 @@
 // What tests of attacks borrow of the machine: huge pages, and another user.
 #pragma once
 
+#include <fcntl.h>
 #include <grp.h>
 #include <sys/wait.h>
 #include <unistd.h>
