@@ -422,9 +422,9 @@ StoreOptions Shell::State::MakeStoreOptions() {
 void Shell::State::OpenTransport() {
   std::vector<SocketTransport::DomainFds> domain_fds;
   for (size_t i = 0; i < arenas.size(); ++i) {
-    domain_fds.push_back({.arena = arenas[i]->arena().fds().nodes,
-                          .notices = administration->notice_fd(static_cast<uint32_t>(i)),
-                          .slabs = {}});
+    domain_fds.push_back({.name = arenas[i]->domain_name(),
+                          .arena = arenas[i]->arena().fds().nodes,
+                          .notices = administration->notice_fd(static_cast<uint32_t>(i))});
     if (!devices.empty()) domain_fds[i].slabs = devices[i]->slab_fds();
   }
   transport = std::make_unique<SocketTransport>(

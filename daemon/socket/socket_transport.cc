@@ -66,15 +66,12 @@ struct SocketTransport::Connection {
     own_fds.push_back(fd);
     fds_due.push_back(fd);
   }
-  // An open file of its own for each reader, as an offset and a lock are of the open file.
+  // An open file of its own for each reader, as an offset and a lock are of the open file. False
+  // with errno: there is none.
   bool OweToRead(const std::vector<int>& memory_fds) {
     for (const int memory : memory_fds) {
       const int to_read = OpenToRead(memory);
-      if (to_read < 0) {
-        Log(LogLevel::kError, "a reader cannot be served",
-            {{"domain", domain_index}, {"why", std::string(std::strerror(errno))}});
-        return false;
-      }
+      if (to_read < 0) return false;
       Owe(to_read);
     }
     return true;
@@ -179,10 +176,20 @@ bool SocketTransport::AttachDescriptors(Connection& connection, Attach attach) {
   }
   const DomainFds& fds = domain_fds_[connection.domain_index];
   const bool is_given = !IsOfReader(attach) || connection.OweToRead(fds.arena);
+  if (!is_given) SayUnserved(fds.name, errno);
   if (!IsOfReader(attach)) connection.fds_due = fds.arena;
   connection.Owe(ends[1]);
   if (HasNotices(attach) && fds.notices >= 0) connection.fds_due.push_back(fds.notices);
   return is_given;
+}
+
+// Such a client tries again all the time.
+void SocketTransport::SayUnserved(const std::string& domain, int error) {
+  constexpr uint64_t kSilentUs = 60'000'000;
+  if (now_us_ < unserved_due_us_) return;
+  unserved_due_us_ = now_us_ + kSilentUs;
+  Log(LogLevel::kError, "a reader cannot be served",
+      {{"domain", domain}, {"why", std::string(std::strerror(error))}});
 }
 
 ssize_t SocketTransport::SendNow(Connection& connection, std::span<const std::byte> bytes) {

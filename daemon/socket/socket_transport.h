@@ -17,6 +17,7 @@
 #include <asio/posix/stream_descriptor.hpp>
 #include <functional>
 #include <memory>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -45,9 +46,10 @@ class SocketTransport : public Transport {
   };
   // What a session of a domain receives; they stay the caller's.
   struct DomainFds {
-    std::vector<int> arena;  // with Hello
-    int notices = -1;        // the page, with a Hello that asks for it; −1: there is none
-    std::vector<int> slabs;  // with DeviceAttach
+    std::string name;          // as the log has it
+    std::vector<int> arena;    // with Hello
+    int notices = -1;          // the page, with a Hello that asks for it; −1: there is none
+    std::vector<int> slabs{};  // with DeviceAttach
   };
   SocketTransport(asio::io_context& loop, std::vector<DomainFds> domain_fds, Events events);
   ~SocketTransport() override;
@@ -82,6 +84,7 @@ class SocketTransport : public Transport {
   void Read(SessionId session, Connection& connection);
   void OnReadable(SessionId session);
   bool AttachDescriptors(Connection& connection, Attach attach);
+  void SayUnserved(const std::string& domain, int error);
   void SendQueued(SessionId session, Connection& connection);
   bool SendSome(Connection& connection);
   void DropUnsent(Connection& connection);
@@ -99,7 +102,8 @@ class SocketTransport : public Transport {
   const std::unique_ptr<std::byte[]> input_;  // of the read under way
   std::unordered_map<SessionId, std::unique_ptr<Connection>> connections_;
   uint64_t unsent_bytes_ = 0;
-  uint64_t now_us_ = 0;  // of the last CloseOverdue or Add
+  uint64_t now_us_ = 0;           // of the last CloseOverdue or Add
+  uint64_t unserved_due_us_ = 0;  // until then nothing is said of readers that cannot be served
 };
 
 }  // namespace terrace

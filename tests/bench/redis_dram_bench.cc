@@ -126,18 +126,35 @@ double MedianOf(std::vector<double> values) {
 }
 
 constexpr std::array kHosts = {"without Redis", "Redis is well", "chaos"};
+constexpr size_t kWithout = 0, kWell = 1;
 using Rounds = std::array<std::vector<Measured>, kHosts.size()>;
+
+// Of one host by those of another in the same rounds, the middle one.
+double RatioOf(const Rounds& rounds, size_t host, size_t other, Tail Measured::*tail,
+               double Tail::*value) {
+  std::vector<double> ratios;
+  for (size_t round = 0; round < rounds[host].size(); ++round) {
+    ratios.push_back(rounds[host][round].*tail.*value / (rounds[other][round].*tail.*value));
+  }
+  return MedianOf(ratios);
+}
 
 void Print(const char* what, const Rounds& rounds, Tail Measured::*tail) {
   for (size_t host = 0; host < kHosts.size(); ++host) {
-    std::vector<double> p50, p99, ratios;
-    for (size_t round = 0; round < rounds[host].size(); ++round) {
-      p50.push_back((rounds[host][round].*tail).p50_us);
-      p99.push_back((rounds[host][round].*tail).p99_us);
-      ratios.push_back(p99.back() / (rounds[0][round].*tail).p99_us);
+    std::vector<double> p50, p99;
+    for (const Measured& one : rounds[host]) {
+      p50.push_back((one.*tail).p50_us);
+      p99.push_back((one.*tail).p99_us);
     }
-    std::printf("%-24s %-14s p50 %7.1f us  p99 %8.1f us  p99 of that without Redis %.2f\n", what,
-                kHosts[host], MedianOf(p50), MedianOf(p99), MedianOf(ratios));
+    std::printf("%-24s %-14s p50 %7.1f us  p99 %8.1f us", what, kHosts[host], MedianOf(p50),
+                MedianOf(p99));
+    for (const size_t other : {kWithout, kWell}) {
+      if (other >= host) continue;
+      std::printf("  of %s p50 %.3f p99 %.2f", kHosts[other],
+                  RatioOf(rounds, host, other, tail, &Tail::p50_us),
+                  RatioOf(rounds, host, other, tail, &Tail::p99_us));
+    }
+    std::printf("\n");
   }
 }
 

@@ -6,7 +6,7 @@ import pytest
 
 import terrace
 from terrace import aio
-from conftest import LONG_S, SPACE, block_bytes, wait_until_free
+from conftest import LONG_S, SPACE, block_bytes, connect, let_nobody_store, wait_until_free
 
 
 def test_requests_run_side_by_side(group):
@@ -30,6 +30,18 @@ def test_requests_run_side_by_side(group):
             await requests.prefetch(group.hash(list(range(16))))
 
     asyncio.run(main())
+
+
+def test_a_reader_is_told_that_it_may_not_store(daemon, client):
+    let_nobody_store(daemon)
+
+    async def main(group):
+        async with aio.Requests(group) as requests:
+            with pytest.raises(terrace.ReadOnly):
+                await requests.reserve(group.hash(list(range(32))))
+
+    with connect(daemon) as reader:
+        asyncio.run(main(reader.open(terrace.SpaceGroup("tiny", [SPACE]))))
 
 
 @pytest.mark.parametrize("has_answer", [False, True])

@@ -535,6 +535,7 @@ def test_a_reader_loads_and_stores_nothing(daemon, group, client):
         with its_group.acquire(keys) as lease:
             lease.wait_ready(timeout_s=LONG_S)
             assert bytes(lease.part(2, 0)) == block_bytes(2)[:SPACE.part_bytes[0]]
-        with pytest.raises(terrace.Unsupported, match="is a reader: writer_uids"):
+        with pytest.raises(terrace.ReadOnly, match="is a reader: writer_uids"):
             its_group.reserve(its_group.hash(list(range(100, 148))))
+        assert not isinstance(reader.error(9, "acquire"), terrace.ReadOnly), "of no writer alone"
         assert "reads only" in run_terrace("status", "--socket", daemon.socket)[1]

@@ -15,7 +15,7 @@ import torch
 import terrace
 import terrace.handoff
 import terrace.torch
-from conftest import LONG_S, Daemon, connect, die_with_parent
+from conftest import LONG_S, Daemon, connect, die_with_parent, let_nobody_store
 
 EXAMPLE = pathlib.Path(__file__).resolve().parents[2] / "client/python/examples/handoff.py"
 LAYERS, BLOCK = 3, 8
@@ -62,6 +62,15 @@ def test_a_layer_is_taken_while_the_next_ones_are_not_there(caches):
             assert equal(taker[layer], past[layer], 40)
             assert taker._lease.ready_count == 0 or layer == LAYERS - 1
         assert taker.whole()[0] == 40
+
+
+def test_a_reader_hands_nothing_over(daemon, client):
+    let_nobody_store(daemon)
+    with connect(daemon) as reader:
+        with terrace.handoff.Giver(cache_of(reader), TOKENS) as giver:
+            for layer in range(LAYERS):
+                put_layer(giver, past_of(45), layer)
+        assert giver.block_count == 0
 
 
 def test_chunks_of_a_prompt_are_handed_over_as_they_come(caches):

@@ -9,7 +9,7 @@ import torch
 
 import terrace
 import terrace.torch
-from conftest import LONG_S
+from conftest import LONG_S, connect, let_nobody_store
 
 EXAMPLE = pathlib.Path(__file__).resolve().parents[2] / "client/python/examples/torch_prefix.py"
 CONFIG = {"num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -63,6 +63,17 @@ def test_every_bit_comes_back(cache):
     assert cache.load(tokens[:40])[0] == 32
     assert cache.load(tokens[:8]) == (0, [])
     assert cache.load(tokens[:20] + [999] * 20)[0] == 16
+
+
+def test_a_reader_loads_and_saves_nothing(daemon, cache):
+    tokens, past = list(range(45)), caches(45)
+    assert cache.save(tokens, past) == 5
+    let_nobody_store(daemon)
+    with connect(daemon) as client:
+        reader = terrace.torch.PrefixCache(client, CONFIG, revision="1", block_tokens=8,
+                                           timeout_s=LONG_S)
+        assert reader.load(tokens)[0] == 40
+        assert reader.save([7] * 45, past) == 0
 
 
 def test_what_transformers_calls_a_cache_serves_as_well(cache):

@@ -1,6 +1,7 @@
 #include "tiers/redis/owed_erasures.h"
 
 #include <algorithm>
+#include <unordered_set>
 #include <utility>
 
 #include "terrace/check.h"
@@ -79,8 +80,11 @@ bool OwedErasures::Add(const RedisBlockName& name, Scope scope, const Times& tim
 }
 
 size_t OwedErasures::CountNewInAnyGroup(std::span<const BlockKey> keys) const {
-  return static_cast<size_t>(std::ranges::count_if(
-      keys, [this](const BlockKey& key) { return FindInAnyGroup(key) == nullptr; }));
+  std::unordered_set<BlockKey> fresh;
+  for (const BlockKey& key : keys) {
+    if (FindInAnyGroup(key) == nullptr) fresh.insert(key);
+  }
+  return fresh.size();
 }
 
 bool OwedErasures::AddInAnyGroup(const BlockKey& key, const Times& times) {

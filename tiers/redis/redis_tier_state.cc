@@ -322,9 +322,11 @@ Status RedisTier::State::EraseInAnyGroup(std::span<const BlockKey> keys) {
   if (is_stopped) return Status::Ok();
   const size_t owed = erasures.in_any_group_count() + erasures.CountNewInAnyGroup(keys);
   if (owed > OwedErasures::kInAnyGroupMax) {
+    static_assert(OwedErasures::kInAnyGroupMax == 4096, "the sentence says so");
     return Status(StatusCode::kNoSpace,
-                  "more keys than can be remembered for groups that are not known here: what was "
-                  "evicted by now stays so; name the group of the others, or evict all");
+                  "at most 4,096 keys of groups that are not known here are remembered until "
+                  "engines open these: what was evicted by now stays so; for the others evict all "
+                  "of their group, or of the domain");
   }
   OweInAnyGroup(keys);
   EraseSoon();

@@ -19,7 +19,7 @@ cache. terrace.aio is the asyncio face, terrace.torch saves and restores whole c
 from .calls import BlockInfo, Evicted, Hints, Keys, Match, ReservedKey, Token
 from .client import Client
 from .errors import (Busy, Corrupt, Exists, Gone, Invalid, IoError, NoSpace, NotFound,
-                     TerraceError, Unavailable, Unsupported)
+                     ReadOnly, TerraceError, Unavailable, Unsupported)
 from .group import ACQUIRE_BY_PARTS, ACQUIRE_DEVICE, ACQUIRE_FOLLOW, KEYS_FLAT, Group
 from .leases import ReadLease, WriteLease
 from .paged import HOST, Copy, Device, PagedCache, Rope
@@ -29,6 +29,6 @@ __all__ = [
     "ACQUIRE_BY_PARTS", "ACQUIRE_DEVICE", "ACQUIRE_FOLLOW", "BlockInfo", "Busy", "Client", "Copy",
     "Corrupt", "Device", "Evicted", "Exists", "Gone", "Group", "Hints", "HOST", "Invalid",
     "IoError", "Keys", "KEYS_FLAT", "Match", "NoSpace", "NotFound", "PagedCache", "ReadLease",
-    "ReservedKey", "Rope", "Space", "SpaceGroup", "TerraceError", "Token", "Unavailable",
+    "ReadOnly", "ReservedKey", "Rope", "Space", "SpaceGroup", "TerraceError", "Token", "Unavailable",
     "Unsupported", "WriteLease",
 ]

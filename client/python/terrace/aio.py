@@ -65,7 +65,8 @@ class Requests:
                 self._is_idle.set_result(None)
                 self._is_idle = None
 
-    async def _run(self, function: Any, doing: str, *arguments: Any) -> _native.Completion:
+    async def _run(self, function: Any, doing: str, *arguments: Any, for_writers: bool = False
+                   ) -> _native.Completion:
         if not self._is_open:
             raise Gone("the Requests are closed")
         number = next(self._numbers)
@@ -74,7 +75,7 @@ class Requests:
         status = function(*arguments, number, _native.NO_CALLBACK, None)
         if status:
             del self._pending[number]
-            self.client.check(status, doing)
+            self.client.check(status, doing, for_writers=for_writers)
         try:
             completion = await future
         except asyncio.CancelledError:
@@ -82,7 +83,7 @@ class Requests:
                 _give_back(future.result())
             raise
         if completion.status:
-            raise self.client.error(completion.status, doing)
+            raise self.client.error(completion.status, doing, for_writers=for_writers)
         return completion
 
     def _keys(self, keys: Keys, request: _native.Request) -> Tuple[Any, ...]:
@@ -110,7 +111,8 @@ class Requests:
                       flags: int = 0) -> WriteLease:
         """As Group.reserve."""
         request = request_of(timeout_s, hints, member_mask=member_mask, flags=flags)
-        done = await self._run(lib.terrace_reserve_async, "reserve", *self._keys(keys, request))
+        done = await self._run(lib.terrace_reserve_async, "reserve", *self._keys(keys, request),
+                               for_writers=True)
         return WriteLease.of(self.group, done.write_lease)
 
     async def commit(self, lease: WriteLease, timeout_s: Optional[float] = None,

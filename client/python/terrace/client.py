@@ -106,7 +106,7 @@ class Client:
     @property
     def is_reader(self) -> bool:
         """Whether this process may not store, its user being none of the domain's writer_uids:
-        what would store, erase or pin is Unsupported, and everything else works. As the last
+        what would store, erase or pin is ReadOnly, and everything else works. As the last
         connection had it; False before the first."""
         return bool(lib.terrace_client_is_reader(self.handle))
 
@@ -117,21 +117,22 @@ class Client:
         lib.terrace_client_last_error(self.handle, text, len(text))
         return text.value.decode(errors="replace")
 
-    def error(self, status: int, doing: str) -> TerraceError:
+    def error(self, status: int, doing: str, *, for_writers: bool = False) -> TerraceError:
         """What a status other than ok stands for. An everyday answer may leave last_error as an
         earlier call made it: with one a sentence is told only if no exception has told it before.
-        """
+        for_writers: readers may not do it."""
         try:
-            sentence = self.last_error
+            sentence, is_reader = self.last_error, self.is_reader
         except Gone:  # closed meanwhile
-            sentence = ""
+            sentence, is_reader = "", False
         is_told, self._told = sentence == self._told, sentence
-        return from_status(status, doing, "" if is_told and is_everyday(status) else sentence)
+        return from_status(status, doing, "" if is_told and is_everyday(status) else sentence,
+                           is_read_only=for_writers and is_reader)
 
-    def check(self, status: int, doing: str) -> None:
+    def check(self, status: int, doing: str, *, for_writers: bool = False) -> None:
         """Raises what a status other than ok stands for."""
         if status:
-            raise self.error(status, doing)
+            raise self.error(status, doing, for_writers=for_writers)
 
     def wait_connected(self, timeout_s: float = 10.0) -> None:
         """Busy at the deadline, with what is tried; Invalid, Unsupported or IoError when it was

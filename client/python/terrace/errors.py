@@ -61,6 +61,10 @@ class Unsupported(TerraceError):
     status = "unsupported"
 
 
+class ReadOnly(Unsupported, Unavailable):
+    """The client is a reader, and asked for what writers may: go on without storing."""
+
+
 _BY_CODE = {1: NotFound, 2: Exists, 3: NoSpace, 4: Busy, 5: Invalid, 6: Corrupt, 7: IoError,
             8: Gone, 9: Unsupported}
 
@@ -70,9 +74,13 @@ def is_everyday(code: int) -> bool:
     return issubclass(_BY_CODE.get(code, TerraceError), Unavailable)
 
 
-def from_status(code: int, doing: str, sentence: str = "") -> TerraceError:
-    """The exception for a status code, with the library's own sentence where there is one."""
+def from_status(code: int, doing: str, sentence: str = "", *, is_read_only: bool = False
+                ) -> TerraceError:
+    """The exception for a status code, with the library's own sentence where there is one.
+    is_read_only: a reader asked for what writers may."""
     kind = _BY_CODE.get(code, TerraceError)
+    if kind is Unsupported and is_read_only:
+        kind = ReadOnly
     name = _native.lib.terrace_status_name(code).decode()
     return kind(f"{doing}: {name}" + (f": {sentence}" if sentence else ""))
 

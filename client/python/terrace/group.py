@@ -134,7 +134,7 @@ class Group:
                 hints: Optional[Hints] = None, *, parent: Optional[_native.Id] = None,
                 first_position: int = 0, member_mask: int = 0, flags: int = 0,
                 event_hashes: Optional[Sequence[int]] = None) -> WriteLease:
-        """The right to write those blocks that nobody has or writes."""
+        """The right to write those blocks that nobody has or writes. ReadOnly for a reader."""
         request = _with_parent(request_of(timeout_s, hints, member_mask=member_mask, flags=flags,
                                           first_position=first_position), parent)
         if event_hashes is not None:
@@ -142,7 +142,8 @@ class Group:
                 raise Invalid(f"{len(event_hashes)} event hashes for {len(keys)} keys")
             request.event_hashes = numbers("an event hash", event_hashes)
         lease = WriteLease(self)
-        self.client.check(lib.terrace_reserve(*self._keys(keys), request, lease.native), "reserve")
+        self.client.check(lib.terrace_reserve(*self._keys(keys), request, lease.native), "reserve",
+                          for_writers=True)
         return lease
 
     def join_write(self, token: Token, member_mask: int = 0) -> WriteLease:
@@ -152,7 +153,7 @@ class Group:
             lib.terrace_join_write(self.client.handle, self.index,
                                    _id_of(token), number("member_mask", member_mask, 64),
                                    lease.native),
-            "joining a write lease")
+            "joining a write lease", for_writers=True)
         return lease
 
     def touch(self, keys: Keys, timeout_s: Optional[float] = None,
@@ -183,7 +184,8 @@ class Group:
         found = _native.EvictResult()
         request = request_of(timeout_s, flags=(EVICT_SUBTREE if with_descendants else 0)
                              | (EVICT_DRY_RUN if dry_run else 0))
-        self.client.check(lib.terrace_evict(*self._keys(keys), request, found), "evict")
+        self.client.check(lib.terrace_evict(*self._keys(keys), request, found), "evict",
+                          for_writers=True)
         return Evicted(found.block_count, found.byte_count, found.skipped_count)
 
     def pin(self, keys: Keys, *, is_pinned: bool = True, ttl_s: int = 0,
@@ -192,10 +194,12 @@ class Group:
         there were."""
         request = request_of(timeout_s, Hints(ttl_s=ttl_s), flags=0 if is_pinned else PIN_CLEAR)
         found = ctypes.c_uint32()
-        self.client.check(lib.terrace_pin(*self._keys(keys), request, found), "pin")
+        self.client.check(lib.terrace_pin(*self._keys(keys), request, found), "pin",
+                          for_writers=True)
         return found.value
 
     def reset(self) -> None:
         """Forgets the whole group, for everybody on this host, and what any host has stored of it
         in the shared tier. Where weights change see docs/PROTOCOL.md, Epochs."""
-        self.client.check(lib.terrace_reset(self.client.handle, self.index), "reset")
+        self.client.check(lib.terrace_reset(self.client.handle, self.index), "reset",
+                          for_writers=True)

@@ -267,8 +267,8 @@ TEST(OwedErasures, WhatAPredecessorKeptIsOwedByKey) {
 
 TEST(OwedErasures, InAnyGroupItIsOwedByKeyInEachThatItIsAskedForIn) {
   Settled s;
-  const std::vector<BlockKey> keys{{5, 5}, {6, 6}};
-  EXPECT_EQ(s.owed.CountNewInAnyGroup(keys), 2u);
+  const std::vector<BlockKey> keys{{5, 5}, {6, 6}, {5, 5}};
+  EXPECT_EQ(s.owed.CountNewInAnyGroup(keys), 2u) << "a key that is named twice is one";
   ASSERT_TRUE(s.owed.AddInAnyGroup(keys[0], At(s.now_us)));
   EXPECT_EQ(s.owed.CountNewInAnyGroup(keys), 1u);
   EXPECT_EQ(s.owed.names_owed(), 0u) << "no server can be told of a group that nobody names";
