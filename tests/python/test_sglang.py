@@ -598,7 +598,7 @@ def test_a_cost_that_cannot_be_is_named_and_passed_over(daemon, caplog, cost):
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_a_reader_gets_pages_and_sets_none(daemon, client, caplog, monkeypatch, is_known):
-    """Not known: the role changed with a connection that came between the question and the store."""
+    """Not known: the role changed between the question and the store."""
     wait_populated(client)
     writer = make(daemon)
     keys, pages = hashes(3), [3, 9, 1]

@@ -29,6 +29,6 @@ __all__ = [
     "ACQUIRE_BY_PARTS", "ACQUIRE_DEVICE", "ACQUIRE_FOLLOW", "BlockInfo", "Busy", "Client", "Copy",
     "Corrupt", "Device", "Evicted", "Exists", "Gone", "Group", "Hints", "HOST", "Invalid",
     "IoError", "Keys", "KEYS_FLAT", "Match", "NoSpace", "NotFound", "PagedCache", "ReadLease",
-    "ReadOnly", "ReservedKey", "Rope", "Space", "SpaceGroup", "TerraceError", "Token", "Unavailable",
-    "Unsupported", "WriteLease",
+    "ReadOnly", "ReservedKey", "Rope", "Space", "SpaceGroup", "TerraceError", "Token",
+    "Unavailable", "Unsupported", "WriteLease",
 ]
