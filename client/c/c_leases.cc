@@ -162,7 +162,7 @@ terrace_status terrace_write_lease_key(const terrace_write_lease* lease, uint32_
   }
   const protocol::ReservedKey& reserved = live->keys()[key_index];
   *key = {.status = reserved.status,
-          .writer_age_ms = reserved.writer_age_ms,
+          .writer_age_ms = reserved.is_passed_by != 0 ? 1 : reserved.writer_age_ms,
           .commit_id = reserved.commit_id};
   return TERRACE_OK;
 }

@@ -46,6 +46,7 @@ struct DomainCounters {
   uint64_t blocks_refuted = 0;  // of blocks_corrupt: not what their writer's checksums say
   uint64_t parts_refused = 0;   // by a lossy codec, in clients
   uint64_t reserve_exists = 0, reserve_busy = 0, reserve_no_space = 0;
+  uint64_t reserve_passed_by = 0;  // ranked below all that was there
   uint64_t commits_gone = 0, leases_revoked = 0, checksums_verified = 0;
   uint64_t blocks_relocated = 0;  // within the persistent tier, which was to be smaller
   uint64_t scrub_members = 0, scrub_bytes = 0, scrub_passes = 0, scrub_mismatches = 0;

@@ -186,7 +186,8 @@ void AddMoves(const DomainFigures& figures, const Families::Labels& labels, Fami
               "reason",
               {{"exists", figures.reserve_exists},
                {"busy", figures.reserve_busy},
-               {"no_space", figures.reserve_no_space}},
+               {"no_space", figures.reserve_no_space},
+               {"passed_by", figures.reserve_passed_by}},
               all);
   AddCounters({"terrace_promotions_total", "Blocks brought up to DRAM, by result."}, labels,
               "result",

@@ -30,6 +30,15 @@ BlockId Evictor::Insert(const NewBlock& block) {
 }
 
 Status Evictor::TakeSlots(BlockId id, uint64_t member_mask, const FillFrom& from) {
+  return TakeSlots(id, member_mask, from, Newcomer::kComes);
+}
+
+Status Evictor::TakeSlotsOfNewcomer(BlockId id, uint64_t member_mask) {
+  return TakeSlots(id, member_mask, {}, Newcomer::kMayPassBy);
+}
+
+Status Evictor::TakeSlots(BlockId id, uint64_t member_mask, const FillFrom& from,
+                          Newcomer newcomer) {
   uint32_t demotions_left = kDemotionsPerBlockMax;
   uint32_t short_class = 0;
   bool has_compacted = false;
@@ -45,6 +54,9 @@ Status Evictor::TakeSlots(BlockId id, uint64_t member_mask, const FillFrom& from
       const BlockId oldest = d_.dram_policy->Victim();
       if (TrimWindow(id, short_class)) continue;
       if (oldest != kBlockNone && TrimWindow(oldest, short_class)) continue;
+    }
+    if (newcomer == Newcomer::kMayPassBy && d_.dram_policy->PassesBy()) {
+      return Status(StatusCode::kNotFound, "all that is there is likelier to be asked for");
     }
     // Slots of another size help only by the extent: a thinly used one is emptied at once.
     const BlockId victim = d_.dram_policy->Victim();

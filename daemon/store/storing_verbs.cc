@@ -27,8 +27,11 @@ class Reserver {
     lease_ = lease;
     const bool is_chain = !(query_.flags & protocol::kKeysFlat);
     BlockId parent = kBlockNone;
+    may_pass_by_ = is_chain && MayPassBy();
     if (is_chain && !query_.parent.is_zero()) {
       parent = caller_.domain().index.Find(query_.group_index, query_.parent);
+      // Nothing finds what hangs on a block that is nowhere.
+      if (parent == kBlockNone && may_pass_by_) PassBy();
     }
     for (size_t i = 0; i < query_.keys.size(); ++i) {
       if (i + kPrefetchDistance < query_.keys.size()) {
@@ -43,9 +46,9 @@ class Reserver {
     }
     caller_.rooms->evictor.Expect(1);
     if (answered_count_ > 0) caller_.domain().leases.SetTip(lease_, result_->last_key);
-    // New blocks say by themselves that their prefix was used. One that is all there already was
-    // used, too.
-    if (!has_new_) {
+    // New blocks say by themselves that their prefix was used, and so do those that passed by. One
+    // that is all there already was used, too.
+    if (!has_new_ && !result_->is_passed_by) {
       caller_.rooms->residency.hints.Touch(run_, query_.hints);
     } else {
       caller_.rooms->residency.hints.Expect(run_, query_.hints);
@@ -78,7 +81,11 @@ class Reserver {
       if (parent != kBlockNone) residency.lifecycle.Link(id, parent);
       return id;
     }
-    if (!has_new_) caller_.rooms->evictor.Expect(CountNew(i));
+    if (!has_new_ && !result_->is_out_of_space) {
+      const uint32_t new_count = CountNew(i);
+      caller_.rooms->evictor.Expect(new_count);
+      may_pass_by_ &= i + new_count == query_.keys.size();
+    }
     id = result_->is_out_of_space ? kBlockNone : TakeRoom(i, parent, position);
     if (id != kBlockNone) {
       has_new_ = true;
@@ -89,13 +96,38 @@ class Reserver {
       return id;
     }
     if (result_->awaits_room) return kBlockNone;
-    ++domain.counters.reserve_no_space;
-    domain.forgotten.Remember(query_.group_index, query_.keys[i], protocol::MissCause::kQuota,
-                              domain.NowUs());
+    const bool is_passed_by = result_->is_passed_by;
+    ++(is_passed_by ? domain.counters.reserve_passed_by : domain.counters.reserve_no_space);
+    domain.forgotten.Remember(
+        query_.group_index, query_.keys[i],
+        is_passed_by ? protocol::MissCause::kCapacity : protocol::MissCause::kQuota,
+        domain.NowUs());
     result_->is_out_of_space =
         !(query_.flags & protocol::kKeysFlat) || domain.dram_policy->Victim() == kBlockNone;
-    Answer({.status = static_cast<uint8_t>(StatusCode::kNoSpace)}, kBlockNone);
+    Answer({.status = static_cast<uint8_t>(StatusCode::kNoSpace), .is_passed_by = is_passed_by},
+           kBlockNone);
     return kBlockNone;
+  }
+
+  // Whether newcomers may pass by: DRAM is all that there is, it has all of a block, and nobody
+  // waits for them.
+  bool MayPassBy() const {
+    const CacheDomain& domain = caller_.domain();
+    return domain.lower.empty() && domain.options.shared.tier == nullptr &&
+           query_.hints.expected_reuse_ms == 0 && !caller_.group->has_remote() &&
+           domain.dram_policy->MayPassBy();
+  }
+
+  void PassBy() { result_->is_out_of_space = result_->is_passed_by = true; }
+
+  // The block of key i is the first new one: what comes with it is known now.
+  void Announce(size_t i, BlockId id) {
+    const size_t known_count = result_->keys.size() + query_.keys.size() - i;
+    const size_t more_count =
+        std::max<size_t>(query_.key_count_of_request, known_count) - known_count;
+    caller_.domain().dram_policy->OnComing(query_.keys.subspan(i), caller_.domain().TraitsOf(id),
+                                           static_cast<uint32_t>(more_count),
+                                           caller_.domain().NowUs());
   }
 
   // How many keys from the first new one on are new: all, if the last is one of the same chain.
@@ -149,7 +181,10 @@ class Reserver {
          .writer_entry = static_cast<uint32_t>(domain.leases.at(lease_).entries.size()),
          .hints = query_.hints});
     if (id == kBlockNone) return kBlockNone;
-    if (TakeSlots(id).ok()) return id;
+    if (!has_new_ && may_pass_by_) Announce(i, id);
+    const Status taken = TakeSlots(id);
+    if (taken.ok()) return id;
+    if (taken.code() == StatusCode::kNotFound) PassBy();
     caller_.rooms->residency.lifecycle.Erase(id, StatusCode::kGone);
     return kBlockNone;
   }
@@ -160,7 +195,8 @@ class Reserver {
     const CacheDomain& domain = caller_.domain();
     const uint64_t members = caller_.group->local_mask();
     if (!domain.is_room_coming || query_.hints.by_verb == 0) {
-      return caller_.rooms->evictor.TakeSlots(id, members);
+      return may_pass_by_ ? caller_.rooms->evictor.TakeSlotsOfNewcomer(id, members)
+                          : caller_.rooms->evictor.TakeSlots(id, members);
     }
     uint32_t short_class = 0;
     const Status taken = caller_.rooms->residency.dram.TakeSlots(id, members, {}, &short_class);
@@ -188,6 +224,7 @@ class Reserver {
   std::vector<BlockId> run_;  // whose keys were in use already
   std::vector<BlockId> new_;  // those of whom something is expected
   bool has_new_ = false;
+  bool may_pass_by_ = false;
   size_t answered_count_ = 0;
 };
 

@@ -45,6 +45,7 @@ struct ReserveResult {
   // The last new key found no room, and is one of a chain, or nothing may be evicted: no block is
   // made for the next one. Of a chain all later ones get none.
   bool is_out_of_space = false;
+  bool is_passed_by = false;  // the policy had it pass by, and so all later ones of the chain
   // The next key has to wait for memory that is being populated: OnSeekDone follows, then the call
   // goes on with it. Until room_until_us at most; 0: the first call says when that is.
   bool awaits_room = false;

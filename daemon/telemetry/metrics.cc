@@ -55,8 +55,16 @@ json HistogramsByName(const Histograms& histograms, const Names& names) {
   return document;
 }
 
+// Keys that Reserve did not give a slot.
+void AddRefusals(const DomainStats& domain, json* document) {
+  (*document)["reserve_exists"] = domain.reserve_exists;
+  (*document)["reserve_busy"] = domain.reserve_busy;
+  (*document)["reserve_no_space"] = domain.reserve_no_space;
+  (*document)["reserve_passed_by"] = domain.reserve_passed_by;
+}
+
 json DomainDocument(const DomainStats& domain) {
-  return {
+  json document = {
       {"name", domain.name},
       {"eviction", domain.eviction_policy},
       {"segment_bytes", domain.segment_bytes},
@@ -105,9 +113,6 @@ json DomainDocument(const DomainStats& domain) {
       {"blocks_refuted", domain.blocks_refuted},
       {"reads_repeated", domain.reads_repeated},
       {"reads_recovered", domain.reads_recovered},
-      {"reserve_exists", domain.reserve_exists},
-      {"reserve_busy", domain.reserve_busy},
-      {"reserve_no_space", domain.reserve_no_space},
       {"commits_gone", domain.commits_gone},
       {"leases_revoked", domain.leases_revoked},
       {"checksums_verified", domain.checksums_verified},
@@ -124,6 +129,8 @@ json DomainDocument(const DomainStats& domain) {
       {"demotions", domain.demotions},
       {"demotions_failed", domain.demotions_failed},
   };
+  AddRefusals(domain, &document);
+  return document;
 }
 
 // Microseconds, and bytes of reuse distances.

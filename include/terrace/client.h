@@ -164,8 +164,9 @@ class WriteLease {
   WriteLease& operator=(WriteLease&&) noexcept;
   ~WriteLease();
 
-  // One entry a key of the Reserve, in order: kOk (write it), kExists, kBusy, kNoSpace. As long as
-  // this lease.
+  // One entry a key of the Reserve, in order: kOk (write it), kExists, kBusy, kNoSpace (with
+  // is_passed_by: all that is there is likelier to be asked for; no use in offering it again). As
+  // long as this lease.
   std::span<const protocol::ReservedKey> keys() const;
   // Whether that entry is kOk; false if there are fewer keys.
   bool is_reserved(uint32_t key_index) const;

@@ -295,8 +295,9 @@ struct ReserveReply {
   uint32_t reserved = 0;
 };
 struct ReservedKey {
-  uint8_t status = 0;  // kOk: write it; kExists; kBusy: somebody else is; kNoSpace
-  uint8_t reserved[3] = {};
+  uint8_t status = 0;        // kOk: write it; kExists; kBusy: somebody else is; kNoSpace
+  uint8_t is_passed_by = 0;  // with kNoSpace, 1: all that is there is likelier to be asked for
+  uint8_t reserved[2] = {};
   uint32_t writer_age_ms = 0;  // with kBusy
   CommitId commit_id = 0;      // with kOk
 };

@@ -393,7 +393,8 @@ typedef struct terrace_write_lease {
 
 typedef struct terrace_reserved_key {
   terrace_status status;  /* OK: write it; EXISTS; BUSY: somebody else is; NO_SPACE */
-  uint32_t writer_age_ms; /* with TERRACE_BUSY */
+  uint32_t writer_age_ms; /* with TERRACE_BUSY. With TERRACE_NO_SPACE, 1: it passes by, as all that
+                           * is there is likelier to be asked for; no use in offering it again */
   uint64_t commit_id;     /* with TERRACE_OK */
 } terrace_reserved_key;
 

@@ -17,13 +17,13 @@ optimum the connector's way covers, averaged over the capacities where that is a
 """
 import argparse
 import contextlib
+import ctypes
 import hashlib
 import itertools
 import json
 import mmap
 import os
 import pathlib
-import struct
 import subprocess
 import sys
 import tempfile
@@ -74,10 +74,10 @@ class Clock:
         path = directory / "clock"
         path.write_bytes(bytes(8))
         with open(path, "r+b") as file:
-            self._map = mmap.mmap(file.fileno(), 8)
+            # One store of eight bytes: who reads half of one sees a clock that goes back.
+            self._shown = ctypes.c_int64.from_buffer(mmap.mmap(file.fileno(), 8))
         self._first_ns = time.monotonic_ns()
-        self._offset_ns = self._first_ns - self._first_ns // 10
-        struct.pack_into("<q", self._map, 0, self._offset_ns)
+        self._shown.value = self._first_ns - self._first_ns // 10
         (directory / "clock.c").write_text(CLOCK_SOURCE)
         subprocess.run(["cc", "-O2", "-shared", "-fPIC", directory / "clock.c", "-o",
                         directory / "clock.so"], check=True)
@@ -88,9 +88,8 @@ class Clock:
         """Since the trace began. How much later it is already."""
         here_ns = time.monotonic_ns() // 10
         wanted_ns = self._first_ns + int(seconds * 1e9)
-        self._offset_ns = max(self._offset_ns, wanted_ns - here_ns)
-        struct.pack_into("<q", self._map, 0, self._offset_ns)
-        return (self._offset_ns + here_ns - wanted_ns) / 1e9
+        self._shown.value = max(self._shown.value, wanted_ns - here_ns)
+        return (self._shown.value + here_ns - wanted_ns) / 1e9
 
 
 def read_trace(path, count):
@@ -137,7 +136,8 @@ class Instance:
             f'[daemon]\ndram_bytes = {block_count * SLOT_BYTES}\n'
             f'segment_bytes = {SEGMENT_BYTES}\neviction = "{policy}"\n'
             f'lease_ttl_ms = {LEASE_TTL_MS}\n')
-        self.log = open(directory / "log", "wb")  # pylint: disable=consider-using-with
+        self.log_path = directory / "log"
+        self.log = open(self.log_path, "wb")  # pylint: disable=consider-using-with
         self.process = subprocess.Popen(  # pylint: disable=consider-using-with
             [build / "daemon/terraced", "--config", directory / "terraced.toml", "--socket",
              socket], stdout=self.log, stderr=subprocess.STDOUT, env=clock.environment)
@@ -273,6 +273,10 @@ def drive(instances, requests, clock, mute):
         latest_s = max(latest_s, clock.set(seconds))
         for instance in instances:
             instance.serve(Request(number, ids, stop, session, mute))
+    for instance in instances:
+        if instance.process.poll() is not None:
+            sys.exit(f"{instance.policy} of {instance.block_count} blocks: the daemon has ended:\n"
+                     f"{instance.log_path.read_text()[-2000:]}")
     return latest_s
 
 

@@ -123,10 +123,12 @@ class Evicted(NamedTuple):
 
 
 class ReservedKey(NamedTuple):
-    """status: ok (write it), exists, busy (somebody else is at it), no space."""
+    """status: ok (write it), exists, busy (somebody else is at it), no space. is_passed_by, with no
+    space: all that is there is likelier to be asked for; there is no use in offering it again."""
     status: str
     writer_age_ms: int
     commit_id: int
+    is_passed_by: bool = False
 
 
 _TIMEOUT_S_MAX = 10**9

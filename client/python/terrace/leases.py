@@ -251,8 +251,10 @@ class WriteLease(_Lease):
                                              ctypes.byref(found))
         if status:
             raise from_status(status, f"key {index} of {len(self)}")
-        return ReservedKey(lib.terrace_status_name(found.status).decode(), found.writer_age_ms,
-                           found.commit_id)
+        status_name = lib.terrace_status_name(found.status).decode()
+        return ReservedKey(status_name, found.writer_age_ms if status_name == "busy" else 0,
+                           found.commit_id,
+                           status_name == "no space" and found.writer_age_ms != 0)
 
     @property
     def reserved(self) -> List[int]:

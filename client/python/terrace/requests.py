@@ -52,7 +52,8 @@ class Pause:
 class Pending:
     """A request on its way. `lease` and `is_done` are what became of it; of a reserve also
     `reserved_count`, keys that are ours to write, `no_room_count`, keys that got no room (all of
-    them if there was no answer), and `no_room_first`, the first of those."""
+    them if there was no answer), `no_room_first`, the first of those, and `is_passed_by`: they are
+    worth less than all that is there, and need not be offered again."""
 
     def __init__(self, key_count: int = 0, is_done: bool = False) -> None:
         self.is_done = is_done
@@ -61,6 +62,7 @@ class Pending:
         self.reserved_count = 0
         self.no_room_count = key_count
         self.no_room_first = 0
+        self.is_passed_by = False
 
     def give_up(self) -> None:
         """Nobody wants it any more: what it holds, or will hold, is released."""
@@ -171,6 +173,7 @@ class Asker:
             pending.reserved_count = answers.count("ok")
             pending.no_room_count = answers.count("no space")
             pending.no_room_first = answers.index("no space") if pending.no_room_count else 0
+            pending.is_passed_by = any(key.is_passed_by for key in lease)
             is_useful = pending.reserved_count > 0
         if is_useful:
             pending.lease = lease

@@ -52,8 +52,10 @@ uint32_t HazardPolicy::FingerprintOf(const BlockKey& key) {
 }
 
 ReuseTraits HazardPolicy::TraitsOf(BlockId id) const {
-  const BlockState& state = states_[id];
-  const Request& request = requests_[state.request];
+  return TraitsOf(states_[id], requests_[states_[id].request]);
+}
+
+ReuseTraits HazardPolicy::TraitsOf(const BlockState& state, const Request& request) {
   ReuseTraits traits;
   traits.gap = state.was_used ? state.gap : request.gap;
   traits.is_shared = state.branches >= 2;
@@ -67,10 +69,9 @@ ReuseTraits HazardPolicy::TraitsOf(BlockId id) const {
   return traits;
 }
 
-float HazardPolicy::IndexOf(BlockId id) const {
-  const Request& request = requests_[states_[id].request];
+float HazardPolicy::IndexOf(const BlockState& state, const Request& request) const {
   const uint64_t idle_us = now_us_ - std::min(now_us_, request.time_us);
-  const float learned = model_.index(TraitsOf(id), HazardModel::AgeOf(idle_us));
+  const float learned = model_.index(TraitsOf(state, request), HazardModel::AgeOf(idle_us));
   if (now_us_ >= request.expected_us) return learned;
   // One hit, for all the time that is left.
   const uint64_t left_us = std::max(request.expected_us - now_us_, kExpectedWithinUsMin);
@@ -112,7 +113,14 @@ void HazardPolicy::CloseRequest() {
   const auto is_last_used_by_it = [&](BlockId id) {
     return id != kBlockNone && states_[id].request == closed;
   };
-  if (is_last_used_by_it(tip)) AddSample(tip);
+  if (coming_.are_left()) {
+    const uint32_t fingerprint = FingerprintOf(coming_.keys.back());
+    AddSample({.request = closed, .fingerprint = fingerprint}, true);
+  } else if (is_last_used_by_it(tip)) {
+    AddSample(tip);
+  }
+  coming_.keys.clear();
+  coming_.arrived_count = coming_.more_count = 0;
   if (is_last_used_by_it(watched_) && watched_ != tip) AddSample(watched_);
   watched_ = kBlockNone;
   if (requests_[closed].block_count == 0) free_requests_.push_back(closed);
@@ -151,34 +159,77 @@ void HazardPolicy::JoinRequest(BlockId parent, const BlockTraits& traits, uint64
   state.branches = std::min<uint32_t>(state.branches + 1, 3);
 }
 
-void HazardPolicy::OnInsert(BlockId id, const BlockTraits& traits, uint64_t now_us) {
-  Advance(now_us);
-  states_.Reach(id);
-  states_[id] = BlockState{.fingerprint = FingerprintOf(traits.key), .priority = traits.priority};
-  if (guard_.IsSampled(states_[id].fingerprint)) {
-    guard_.OnUse(states_[id].fingerprint, LruGuard::Outcome::kMiss);
-  }
-  ++resident_count_;
-  const Sample* const waited = EndWait(states_[id].fingerprint);
-  const Sample ghost = waited == nullptr ? Sample() : *waited;
+void HazardPolicy::EnterRequest(const BlockTraits& traits, uint64_t now_us) {
   if (traits.parent == kBlockNone || traits.parent >= states_.reach() ||
       states_[traits.parent].request == kNone) {
     OpenRequest(now_us);
   } else {
     JoinRequest(traits.parent, traits, now_us);
   }
+}
+
+HazardPolicy::Sample HazardPolicy::TakeGhost(uint32_t fingerprint) {
+  if (guard_.IsSampled(fingerprint)) guard_.OnUse(fingerprint, LruGuard::Outcome::kMiss);
+  const Sample* const waited = EndWait(fingerprint);
+  return waited == nullptr ? Sample() : *waited;
+}
+
+void HazardPolicy::TakeTurn(const Sample& ghost, uint64_t now_us, uint32_t behind_count) {
+  if (!ghost.is_tip) return;
+  // The chain ended here when it was last seen: what follows is new.
+  Request& request = requests_[open_request_];
+  request.turn = ghost.turn + 1;
+  request.gap = GapOf(ghost.time_us, now_us);
+  request.fresh_count = behind_count;
+  request.is_return = true;
+}
+
+// What is told of once more, since it comes in several parts, is counted once.
+void HazardPolicy::OnComing(std::span<const BlockKey> keys, const BlockTraits& first,
+                            uint32_t more_count, uint64_t now_us) {
+  if (keys.empty()) return;
+  Advance(now_us);
+  const bool goes_on = open_request_ != kNone && first.parent != kBlockNone &&
+                       requests_[open_request_].tip == first.parent && coming_.left_count() > 0;
+  if (!goes_on) EnterRequest(first, now_us);
+  const uint32_t count = static_cast<uint32_t>(keys.size()) + more_count;
+  Request& request = requests_[open_request_];
+  const uint32_t told_count = goes_on ? std::min(coming_.left_count(), count) : 0;
+  request.fresh_count += count - told_count;
+  request.depth += count - told_count;
+  request.time_us = now_us;
+  coming_.keys.assign(keys.begin(), keys.end());
+  coming_.arrived_count = 0;
+  coming_.more_count = more_count;
+  coming_.priority = first.priority;
+  uint32_t behind_count = count;
+  for (const BlockKey& key : keys) TakeTurn(TakeGhost(FingerprintOf(key)), now_us, --behind_count);
+}
+
+bool HazardPolicy::PassesBy() const {
+  if (!coming_.are_left() || IsByAge() || coming_.priority != lowest_priority_) return false;
+  const BlockId victim = Victim();
+  const BlockState newcomer{.request = open_request_};
+  return victim != kBlockNone && IndexOf(newcomer, requests_[open_request_]) < IndexOf(victim);
+}
+
+void HazardPolicy::OnInsert(BlockId id, const BlockTraits& traits, uint64_t now_us) {
+  Advance(now_us);
+  states_.Reach(id);
+  states_[id] = BlockState{.fingerprint = FingerprintOf(traits.key), .priority = traits.priority};
+  ++resident_count_;
+  if (coming_.IsNext(traits.key)) {
+    ++coming_.arrived_count;
+  } else {
+    const Sample ghost = TakeGhost(states_[id].fingerprint);
+    EnterRequest(traits, now_us);
+    ++requests_[open_request_].depth;
+    ++requests_[open_request_].fresh_count;
+    TakeTurn(ghost, now_us, 0);
+  }
   Request& request = requests_[open_request_];
   request.time_us = now_us;
   request.tip = request.end = id;
-  ++request.depth;
-  ++request.fresh_count;
-  if (ghost.is_tip) {
-    // The chain ended here when it was last seen: what follows is new.
-    request.turn = ghost.turn + 1;
-    request.gap = GapOf(ghost.time_us, now_us);
-    request.fresh_count = 0;
-    request.is_return = true;
-  }
   Assign(id, open_request_);
 }
 
@@ -435,6 +486,11 @@ void HazardPolicy::Shortlist(const Candidates& candidates) const {
 // ---- learning ----
 
 void HazardPolicy::AddSample(BlockId id) {
+  AddSample(states_[id], requests_[states_[id].request].tip == id);
+  states_[id].is_sampled = true;
+}
+
+void HazardPolicy::AddSample(const BlockState& state, bool is_tip) {
   const uint32_t place = static_cast<uint32_t>(sample_count_++ % sample_count_max_);
   if (place == samples_.size()) {
     samples_.emplace_back();
@@ -442,19 +498,17 @@ void HazardPolicy::AddSample(BlockId id) {
     const uint32_t forgotten = samples_[place].fingerprint;
     waiting_counts_[forgotten % kWaitingCounts] -= waiting_.erase(forgotten);
   }
-  BlockState& state = states_[id];
   EndWait(state.fingerprint);
-  const Request& request = requests_[state.request];
+  Request& request = requests_[state.request];
   samples_[place] = {.time_us = request.time_us,
                      .fingerprint = state.fingerprint,
                      .turn = request.turn,
-                     .traits = TraitsOf(id),
-                     .is_tip = request.tip == id};
-  if (request.tip == id) requests_[state.request].tip_fingerprint = state.fingerprint;
+                     .traits = TraitsOf(state, request),
+                     .is_tip = is_tip};
+  if (is_tip) request.tip_fingerprint = state.fingerprint;
   waiting_[state.fingerprint] = place;
   ++waiting_counts_[state.fingerprint % kWaitingCounts];
   TERRACE_CHECK(waiting_.size() <= samples_.size(), "who waits has a place in the ring, its own");
-  state.is_sampled = true;
 }
 
 const HazardPolicy::Sample* HazardPolicy::EndWait(uint32_t fingerprint) {

@@ -7,7 +7,8 @@
 // What a block is like is what its last *request* was like (turn of its chain, gap since the turn
 // before, how much was new, why it ended, whether a later one left its path), so a block stores
 // only which request that was. A request is a touch of what hit and then insertions under its tip;
-// a touch that tells why it ended ends it.
+// a touch that tells why it ended ends it. Of one whose newcomers are told of before they come all
+// are known when the first of them is compared with what would go for it.
 //
 // LIMITS: 16 bytes a block, 48 a live request, kSamplesMax observations of about 100 bytes.
 #pragma once
@@ -38,6 +39,10 @@ class HazardPolicy final : public EvictionPolicy {
   explicit HazardPolicy(const HazardOptions& options);
 
   void OnInsert(BlockId id, const BlockTraits& traits, uint64_t now_us) override;
+  void OnComing(std::span<const BlockKey> keys, const BlockTraits& first, uint32_t more_count,
+                uint64_t now_us) override;
+  bool MayPassBy() const override { return !IsByAge(); }
+  bool PassesBy() const override;
   void OnTouch(std::span<const BlockId> run, const TouchContext& context) override;
   void OnExpected(std::span<const BlockId> run, uint64_t at_us, uint64_t now_us) override;
   void OnErase(BlockId id) override;
@@ -120,9 +125,25 @@ class HazardPolicy final : public EvictionPolicy {
     float index = 0;
   };
 
+  // Newcomers that were told of, in their order.
+  struct Coming {
+    std::vector<BlockKey> keys;
+    uint32_t arrived_count = 0;
+    uint32_t more_count = 0;  // behind those
+    uint8_t priority = 0;
+
+    bool are_left() const { return arrived_count < keys.size(); }
+    bool IsNext(const BlockKey& key) const { return are_left() && keys[arrived_count] == key; }
+    uint32_t left_count() const {
+      return static_cast<uint32_t>(keys.size()) - arrived_count + more_count;
+    }
+  };
+
   static uint8_t GapOf(uint64_t from_us, uint64_t to_us);
   static uint32_t FingerprintOf(const BlockKey& key);
-  float IndexOf(BlockId id) const;
+  static ReuseTraits TraitsOf(const BlockState& state, const Request& request);
+  float IndexOf(BlockId id) const { return IndexOf(states_[id], requests_[states_[id].request]); }
+  float IndexOf(const BlockState& state, const Request& request) const;
   uint64_t Random() const;
   // As LRU does.
   bool IsByAge() const { return is_growing_ || guard_.is_overdrawn(); }
@@ -144,11 +165,19 @@ class HazardPolicy final : public EvictionPolicy {
   void Advance(uint64_t now_us);
   uint32_t OpenRequest(uint64_t now_us);
   void CloseRequest();
+  // The one that goes on under the block's parent, or another.
+  void EnterRequest(const BlockTraits& traits, uint64_t now_us);
   void JoinRequest(BlockId parent, const BlockTraits& traits, uint64_t now_us);
+  // What was known of a block that comes.
+  Sample TakeGhost(uint32_t fingerprint);
+  // The open request's, if the chain ended at that block; so many are known to come behind it.
+  void TakeTurn(const Sample& ghost, uint64_t now_us, uint32_t behind_count);
   void Assign(BlockId id, uint32_t request);
   // Another request used the first blocks of its path, and no more.
   void LeavePath(uint32_t request, uint32_t used_count);
   void AddSample(BlockId id);
+  // Of one that passed by, or that is resident.
+  void AddSample(const BlockState& state, bool is_tip);
   // What was known of the last use, if it was watched and waited for this one.
   const Sample* EndWait(uint32_t fingerprint);
   void LearnSome();
@@ -166,6 +195,7 @@ class HazardPolicy final : public EvictionPolicy {
   uint32_t open_request_ = kNone;
   BlockId watched_ = kBlockNone;  // of the open request's hits, one at random
   BlockId newest_ = kBlockNone;   // tip of the open request
+  Coming coming_;                 // to the open request
 
   std::array<Candidates, 256> candidates_;  // by priority
   uint32_t lowest_priority_ = 255;          // none below has candidates

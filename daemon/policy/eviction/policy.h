@@ -43,6 +43,15 @@ class EvictionPolicy {
 
   // A copy became resident.
   virtual void OnInsert(BlockId id, const BlockTraits& traits, uint64_t now_us) = 0;
+  // Blocks of a request come now, if there is room: `keys`, each behind the one before it, the
+  // first with these traits, and more_count behind them. Those that come are inserted in this
+  // order.
+  virtual void OnComing(std::span<const BlockKey> /*keys*/, const BlockTraits& /*first*/,
+                        uint32_t /*more_count*/, uint64_t /*now_us*/) {}
+  // Whether newcomers may rank below all that is there. If so, PassesBy is worth a question.
+  virtual bool MayPassBy() const { return false; }
+  // Whether the next of what comes would be the victim: nothing need go for it.
+  virtual bool PassesBy() const { return false; }
   // A prefix, or a part of one, was used; head first. All ids are resident.
   virtual void OnTouch(std::span<const BlockId> run, const TouchContext& context) = 0;
   // An engine expects that the blocks are asked for at that time. All ids are resident.

@@ -130,6 +130,122 @@ TEST(HazardPolicy, WhatPassedByIsKnownWhenItReturns) {
   EXPECT_EQ(policy.TraitsOf(path.back()).turn, 1);
 }
 
+// As a daemon does: room is made for each newcomer before it comes, and those that rank below all
+// that is there pass by.
+class Reserving {
+ public:
+  Reserving(const DenseTrace& trace, uint32_t capacity_blocks, HazardPolicy& policy)
+      : trace_(trace),
+        capacity_blocks_(capacity_blocks),
+        policy_(policy),
+        is_resident_(trace.unique_count()),
+        child_counts_(trace.unique_count()) {}
+
+  uint32_t Serve(size_t request) {
+    const std::span<const BlockId> path = trace_.path(request);
+    const uint64_t now_us = trace_.request(request).timestamp_ms * 1000;
+    uint32_t hit_count = 0;
+    while (hit_count < path.size() && is_resident_[path[hit_count]]) ++hit_count;
+    if (hit_count > 0) policy_.OnTouch(path.first(hit_count), {.now_us = now_us});
+    if (hit_count < path.size()) Reserve(path, hit_count, now_us);
+    return hit_count;
+  }
+  uint64_t passed_count() const { return passed_count_; }
+
+ private:
+  static BlockKey KeyOf(BlockId id) { return {.low = (id + 1) * 0x9E3779B97F4A7C15u}; }
+
+  void Reserve(std::span<const BlockId> path, uint32_t hit_count, uint64_t now_us) {
+    BlockId parent = hit_count == 0 ? kBlockNone : path[hit_count - 1];
+    if (parent != kBlockNone && child_counts_[parent]++ == 0) policy_.OnHeld(parent);
+    std::vector<BlockKey> keys;
+    for (const BlockId id : path.subspan(hit_count)) keys.push_back(KeyOf(id));
+    policy_.OnComing(keys, {.key = keys.front(), .parent = parent}, 0, now_us);
+    size_t i = hit_count;
+    for (; i < path.size(); ++i) {
+      if (resident_count_ == capacity_blocks_) {
+        if (policy_.PassesBy()) break;
+        Evict(policy_.Victim());
+      }
+      policy_.OnInsert(path[i], {.key = KeyOf(path[i]), .parent = parent}, now_us);
+      is_resident_[path[i]] = true;
+      child_counts_[path[i]] = 1;  // nobody takes it while its request goes on
+      ++resident_count_;
+      parent = path[i];
+    }
+    passed_count_ += path.size() - i;
+    LetGo(parent);
+  }
+
+  void LetGo(BlockId id) {
+    if (id != kBlockNone && --child_counts_[id] == 0) policy_.OnCandidate(id);
+  }
+
+  void Evict(BlockId id) {
+    policy_.OnHeld(id);
+    policy_.OnErase(id);
+    is_resident_[id] = false;
+    --resident_count_;
+    LetGo(trace_.parent(id));
+  }
+
+  const DenseTrace& trace_;
+  const uint32_t capacity_blocks_;
+  HazardPolicy& policy_;
+  std::vector<bool> is_resident_;
+  std::vector<uint32_t> child_counts_;
+  uint32_t resident_count_ = 0;
+  uint64_t passed_count_ = 0;
+};
+
+TEST(HazardPolicy, WhatRanksBelowAllThatIsThereNeedNotCome) {
+  DenseTrace trace;
+  std::string why;
+  ASSERT_TRUE(trace.Build(MakeChatsAmongScans(), &why)) << why;
+  HazardPolicy replayed({.capacity_blocks = 250}), asked({.capacity_blocks = 250});
+  const uint64_t replay_hits = Replay(trace, 250, replayed);
+  Reserving cache(trace, 250, asked);
+  uint64_t hits = 0;
+  for (size_t r = 0; r < trace.request_count(); ++r) hits += cache.Serve(r);
+  EXPECT_GT(cache.passed_count(), 1'000u) << "scans";
+  EXPECT_GE(hits, replay_hits * 95 / 100) << "of a cache in which all come, and leave at once";
+}
+
+TEST(HazardPolicy, WhatPassedByBeforeItCameIsKnownWhenItReturns) {
+  HazardPolicy policy({.capacity_blocks = 32});
+  const auto key_of = [](BlockId id) { return BlockKey{.low = (id + 1) * 0x9E3779B97F4A7C15u}; };
+  const std::vector<BlockKey> keys = {key_of(0), key_of(1), key_of(2)};
+  policy.OnComing(keys, {.key = keys[0]}, 0, 0);
+  policy.OnInsert(0, {.key = keys[0]}, 0);  // and no more
+  policy.OnCandidate(0);
+  EXPECT_EQ(policy.TraitsOf(0).fresh, 2) << "of three, though one has come";
+  Insert(&policy, std::vector<BlockId>{10, 11}, kBlockNone, 1'000'000);
+  policy.OnTouch(std::vector<BlockId>{0}, {.now_us = 60'000'000});
+  policy.OnComing(std::span(keys).subspan(1), {.key = keys[1], .parent = 0}, 0, 60'000'000);
+  policy.OnInsert(1, {.key = keys[1], .parent = 0}, 60'000'000);
+  EXPECT_TRUE(policy.HasReturned(1));
+  EXPECT_EQ(policy.TraitsOf(1).turn, 1);
+  EXPECT_EQ(policy.TraitsOf(1).fresh, 0) << "none of it is new";
+}
+
+TEST(HazardPolicy, WhatIsToldOfInPartsIsCountedOnce) {
+  HazardPolicy whole({.capacity_blocks = 32}), parts({.capacity_blocks = 32});
+  std::vector<BlockKey> keys;
+  for (BlockId id = 0; id < 7; ++id) keys.push_back({.low = (id + 1) * 0x9E3779B97F4A7C15u});
+  whole.OnComing(keys, {.key = keys[0]}, 0, 1);
+  parts.OnComing(std::span(keys).first(4), {.key = keys[0]}, 3, 1);
+  for (BlockId id = 0; id < 7; ++id) {
+    const BlockTraits traits{.key = keys[id], .parent = id == 0 ? kBlockNone : id - 1};
+    if (id == 4) parts.OnComing(std::span(keys).subspan(4), traits, 0, 1);
+    whole.OnInsert(id, traits, 1);
+    parts.OnInsert(id, traits, 1);
+  }
+  EXPECT_EQ(parts.TraitsOf(6).fresh, whole.TraitsOf(6).fresh);
+  EXPECT_EQ(parts.TraitsOf(6).depth, whole.TraitsOf(6).depth);
+  EXPECT_EQ(parts.TraitsOf(6).turn, whole.TraitsOf(6).turn);
+  EXPECT_EQ(parts.last_request(0).index, parts.last_request(6).index);
+}
+
 TEST(HazardModel, WhatComesBackRanksAboveWhatDoesNot) {
   HazardModel model;
   const ReuseTraits returns{.fresh = 1, .turn = 2};

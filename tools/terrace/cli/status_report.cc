@@ -176,9 +176,10 @@ std::string RenderTraffic(const StatsView& stats) {
   }
   text += Line(
       "refused",
-      fmt::format("{} existed, {} busy, {} without space, {} commits too late",
+      fmt::format("{} existed, {} busy, {} without space, {} passed by, {} commits too late",
                   CountOr(stats.Count("reserve_exists")), CountOr(stats.Count("reserve_busy")),
-                  CountOr(stats.Count("reserve_no_space")), CountOr(stats.Count("commits_gone"))));
+                  CountOr(stats.Count("reserve_no_space")),
+                  CountOr(stats.Count("reserve_passed_by")), CountOr(stats.Count("commits_gone"))));
   return text;
 }
 

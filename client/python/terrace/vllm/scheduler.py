@@ -69,6 +69,8 @@ class _Tracked:
     retry_pause_s: float = _RETRY_PAUSE_S  # and then after this
     retry_until: float = 0.0  # 0: none has found no room
     is_stale: bool = False  # the weights have changed since it began: nothing of it is stored
+    passed_at: Optional[int] = None  # the daemon has blocks that are likelier to be asked for than
+    # this one and those behind it: they are not offered
     said: Said = Said()
     store_count: int = 0  # reserved, or in the workers
     endings: List[Tuple[Keys, Hints]] = dataclasses.field(default_factory=list)  # to be said when
@@ -134,8 +136,8 @@ class SchedulerHalf:
         self._reports: Dict[int, int] = {}
         self._number = 0
         self.counters = {"lookups": 0, "hit_tokens": 0, "lost_tokens": 0, "stored_blocks": 0,
-                         "dropped_stores": 0, "dropped_blocks": 0, "failed_loads": 0,
-                         "left_tokens": 0}
+                         "dropped_stores": 0, "dropped_blocks": 0, "passed_blocks": 0,
+                         "failed_loads": 0, "left_tokens": 0}
 
     # ---- lookups ----
 
@@ -349,7 +351,7 @@ class SchedulerHalf:
         """Reserves the blocks that are full and computed by now and were not offered yet, of an
         answer many together; all of them if its blocks are being freed."""
         tracked.computed_tokens = computed_tokens
-        if tracked.is_stale:
+        if tracked.is_stale or tracked.passed_at is not None:
             return
         last = min(self._questions.block_count(tracked.request, computed_tokens),
                    *(len(block_ids) for index, block_ids in enumerate(tracked.table)
@@ -422,12 +424,20 @@ class SchedulerHalf:
                 stores.append(self._store(storing))
             else:
                 self._store_ended(storing.tracked)
-            if storing.reserve.no_room_count > 0:
+            if storing.reserve.is_passed_by:
+                self._passed_by(storing)
+            elif storing.reserve.no_room_count > 0:
                 self._found_no_room(storing)
             else:
                 storing.tracked.retry_until, storing.tracked.retry_pause_s = 0.0, _RETRY_PAUSE_S
         self._storing = kept
         return stores
+
+    def _passed_by(self, storing: _Storing) -> None:
+        tracked = storing.tracked
+        at = storing.first + storing.reserve.no_room_first
+        tracked.passed_at = at if tracked.passed_at is None else min(at, tracked.passed_at)
+        self.counters["passed_blocks"] += storing.reserve.no_room_count
 
     def _found_no_room(self, storing: _Storing) -> None:
         """Memory may be on its way, or the daemon: what its request still has is offered again."""
@@ -487,10 +497,15 @@ class SchedulerHalf:
 
     def _tell_end(self, tracked: _Tracked) -> None:
         """Of a request that has ended, once its blocks are there."""
-        if tracked.endings and tracked.store_count == 0:
-            endings, tracked.endings = tracked.endings, []
-            for keys, hints in endings:
-                self._asker.touch(keys, hints, self.lookup_wait_s)
+        if not tracked.endings or tracked.store_count > 0:
+            return
+        endings, tracked.endings = tracked.endings, []
+        if tracked.passed_at is not None and not tracked.said.request.is_of_blocks:
+            last = tracked.passed_at  # the block before it has the request's reason
+            endings = [(self._questions.keys(tracked.request, tracked.keys, last - 1, last), hints)
+                       for _, hints in endings if last > 0]
+        for keys, hints in endings:
+            self._asker.touch(keys, hints, self.lookup_wait_s)
 
     def _end(self, tracked: _Tracked, computed_tokens: int) -> None:
         """What is to be said of its blocks: why it ended, of the last one, and of all of them what

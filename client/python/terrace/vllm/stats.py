@@ -31,6 +31,7 @@ COUNTERS = {
     "dropped_stores": "Stores given up, of every rank: the daemon did not answer in time, had no "
                       "room, or a copy or commit failed.",
     "dropped_blocks": "Blocks of stores for which the daemon had no answer in time, or no room.",
+    "passed_blocks": "Blocks that were not stored: all that is there is likelier to be asked for.",
     "bypassed_requests": "Requests that were not made, of every rank: an operator had the domain "
                          "bypassed (terrace drain --bypass).",
 }
