@@ -19,6 +19,8 @@ constexpr uint32_t kShortlistMax = 24;
 constexpr uint32_t kSamplesPerBlock = 16;     // ghosts, as a multiple of the capacity
 constexpr uint32_t kObservedPerRequest = 96;  // samples put to the model, per request
 constexpr uint64_t kUsPerS = 1000000;
+constexpr float kReasonsRemembered = 64;  // requests
+constexpr float kReasonShareMin = 0.01f;  // of those; rarer ones are left out
 
 uint8_t LogClass(uint32_t log, uint32_t class_count) {
   return static_cast<uint8_t>(std::min(log, class_count - 1));
@@ -109,6 +111,10 @@ void HazardPolicy::CloseRequest() {
   const uint32_t closed = open_request_;
   open_request_ = kNone;
   guard_.OnRequest(requests_[closed].depth);
+  for (uint8_t reason = 0; reason < reason_shares_.size(); ++reason) {
+    const float is_it = requests_[closed].reason == reason ? 1 : 0;
+    reason_shares_[reason] += (is_it - reason_shares_[reason]) / kReasonsRemembered;
+  }
   const BlockId tip = requests_[closed].tip;
   const auto is_last_used_by_it = [&](BlockId id) {
     return id != kBlockNone && states_[id].request == closed;
@@ -209,8 +215,20 @@ void HazardPolicy::OnComing(std::span<const BlockKey> keys, const BlockTraits& f
 bool HazardPolicy::PassesBy() const {
   if (!coming_.are_left() || IsByAge() || coming_.priority != lowest_priority_) return false;
   const BlockId victim = Victim();
-  const BlockState newcomer{.request = open_request_};
-  return victim != kBlockNone && IndexOf(newcomer, requests_[open_request_]) < IndexOf(victim);
+  return victim != kBlockNone && IndexOfNewcomer() < IndexOf(victim);
+}
+
+// Why its request will end is not known: as the late ones ended.
+float HazardPolicy::IndexOfNewcomer() const {
+  Request request = requests_[open_request_];
+  float sum = 0, weight = 0;
+  for (uint8_t reason = 0; reason < reason_shares_.size(); ++reason) {
+    if (reason_shares_[reason] < kReasonShareMin) continue;
+    request.reason = reason;
+    sum += reason_shares_[reason] * IndexOf(BlockState{.request = open_request_}, request);
+    weight += reason_shares_[reason];
+  }
+  return sum / weight;
 }
 
 void HazardPolicy::OnInsert(BlockId id, const BlockTraits& traits, uint64_t now_us) {
@@ -399,7 +417,7 @@ uint32_t HazardPolicy::EraseVictims(BlockRange run) {
     }
     if (id == run.first) break;
     OnCandidate(id - 1);
-  } while (Victim() == id - 1);
+  } while (Victim() == id - 1 && !PassesBy());
   return run.first + run.block_count - id;
 }
 

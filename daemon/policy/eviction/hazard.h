@@ -144,6 +144,7 @@ class HazardPolicy final : public EvictionPolicy {
   static ReuseTraits TraitsOf(const BlockState& state, const Request& request);
   float IndexOf(BlockId id) const { return IndexOf(states_[id], requests_[states_[id].request]); }
   float IndexOf(const BlockState& state, const Request& request) const;
+  float IndexOfNewcomer() const;
   uint64_t Random() const;
   // As LRU does.
   bool IsByAge() const { return is_growing_ || guard_.is_overdrawn(); }
@@ -196,6 +197,7 @@ class HazardPolicy final : public EvictionPolicy {
   BlockId watched_ = kBlockNone;  // of the open request's hits, one at random
   BlockId newest_ = kBlockNone;   // tip of the open request
   Coming coming_;                 // to the open request
+  std::array<float, ReuseTraits::kReasons> reason_shares_ = {1};  // of late requests
 
   std::array<Candidates, 256> candidates_;  // by priority
   uint32_t lowest_priority_ = 255;          // none below has candidates
