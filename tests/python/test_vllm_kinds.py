@@ -35,7 +35,7 @@ def of_kind(name):
 
 @pytest.mark.parametrize("name", [
     "ChunkedLocalAttentionSpec", "SlidingWindowMLASpec", "SinkFullAttentionSpec",
-    "UniformTypeKVCacheSpecs", "CrossAttentionSpec", "EncoderOnlyAttentionSpec", "RSWASpec",
+    "CrossAttentionSpec", "EncoderOnlyAttentionSpec", "RSWASpec",
     "CircularBufferSpec", "HiSparseHotSpec", "HiddenStateCacheSpec"])
 def test_kinds_of_attention_that_are_refused(daemon, name):
     engine = changed_engine(daemon, of_kind(name))

@@ -9,14 +9,15 @@ longer than the times named there: without a daemon vLLM serves on, without the 
 
 Today: KV caches in host memory (vLLM's CPU platform) and on NVIDIA GPUs, of which it has run on
 none yet; full attention, MLA and sliding windows, in one KV cache group or several of one block
-size, beside full attention also states (Mamba, linear attention; mamba_cache_mode align), tensor,
-pipeline and decode context parallel. What it cannot serve it says in the log, once, and stays out
-of the way.
+size, also where layers of a group differ in size, beside full attention also states (Mamba, linear
+attention; mamba_cache_mode align), tensor, pipeline and decode context parallel. What it cannot
+serve it says in the log, once, and stays out of the way.
 
     connector         what vLLM calls: hands each hook to the role of its process
     scheduler_role    the hooks of the scheduler's process ► scheduler: what is loaded and stored
     worker_role       the hooks of a worker's process ► worker: the copies ► copies: how
     role              what both have: the connection, and what turned it off
+    kinds             which KV cache groups are served; model: what their Spaces are
     messages          what roles tell each other
     coded             pages that a codec stores smaller
     kv_memory         whether the caches' memory is there: sleep mode
