@@ -17,7 +17,7 @@ serve it says in the log, once, and stays out of the way.
     scheduler_role    the hooks of the scheduler's process ► scheduler: what is loaded and stored
     worker_role       the hooks of a worker's process ► worker: the copies ► copies: how
     role              what both have: the connection, and what turned it off
-    kinds             which KV cache groups are served; model: what their Spaces are
+    kinds, drafts     which KV cache groups, and drafts, are served; model: what their Spaces are
     messages          what roles tell each other
     coded             pages that a codec stores smaller
     kv_memory         whether the caches' memory is there: sleep mode

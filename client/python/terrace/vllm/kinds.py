@@ -94,8 +94,6 @@ def refusal_of(kv_cache_config: Any, shards: int = 1) -> Optional[str]:
         return f"the KV cache groups have blocks of {sorted(sizes)} tokens: only one size is served"
     if len(groups) == 1 and not has_window(groups[0]):
         return None
-    if len(groups) > 1 and any(getattr(group, "is_eagle_group", False) for group in groups):
-        return "a KV cache group belongs to a draft model, beside others: that is not served yet"
     if not hasattr(KVConnectorBase_V1, "get_transfer_results"):
         return ("the model has several KV cache groups, or a window, and this vLLM cannot be told "
                 "that a load has failed: start it with --disable-hybrid-kv-cache-manager")

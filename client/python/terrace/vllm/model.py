@@ -7,10 +7,10 @@ import pathlib
 import platform
 import re
 import uuid
-from typing import Any, Dict, Iterable, List, NamedTuple, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 from ..pages import Pages
-from . import kinds
+from . import drafts, kinds
 from .messages import GroupLayout
 from .worker import describe
 
@@ -130,9 +130,26 @@ def computation_of(model: Any) -> str:
     return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
-def revision_of(config: Any) -> str:
-    """A digest of what the weights come from; a random word if that is unknown."""
-    model, load = config.model_config, config.load_config
+def weights_of(config: Any, revision: Optional[str]) -> str:
+    """Of the model, and of a draft that has a KV cache, too. revision: as the configuration names
+    it, if it does; a branch of the draft's is then taken for what it says."""
+    found = revision or revision_of(config)
+    method = drafts.method_of(config)
+    if not method:
+        return found
+    draft = getattr(config.speculative_config, "draft_model_config", None)
+    said = [method, computation_of(draft)]
+    if draft is not None and str(draft.model) != str(config.model_config.model):
+        said += [str(draft.model), str(draft.revision)]
+        if not revision or pathlib.Path(str(draft.model)).is_dir():
+            said.append(revision_of(config, draft))
+    return f"{found}-draft-{hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]}"
+
+
+def revision_of(config: Any, model: Any = None) -> str:
+    """A digest of what the weights come from; a random word if that is unknown. model: None: the
+    model's own configuration."""
+    model, load = model or config.model_config, config.load_config
     path = pathlib.Path(str(model.model))
     if describe(getattr(load, "load_format", "")).endswith("dummy"):
         seed = getattr(model, "seed", 0)

@@ -11,7 +11,7 @@ from ..client import Client
 from ..errors import TerraceError, Unavailable
 from ..group import Group
 from ..space import Space, SpaceGroup
-from . import coded, kinds
+from . import coded, drafts, kinds
 from .messages import Layout
 from .settings import Settings
 
@@ -82,6 +82,7 @@ class Role:
             return "kv_connector_extra_config has no 'socket': name the domain's socket"
         why = (kinds.refusal_of(self._kv_cache_config, kinds.shards_of(parallel))
                or kinds.refusal_of_states(self._kv_cache_config, self._config)
+               or drafts.refusal_of(self._config)
                or coded.refusal_of_configuration(self.settings.codec, self._config,
                                                  self._kv_cache_config))
         if why is not None:

@@ -90,7 +90,7 @@ class WorkerRole(Role):
 
     def _layout_of(self, index: int, piece: model.Piece, kv_caches: Dict[str, Any],
                    part_bytes: Tuple[int, ...]) -> GroupLayout:
-        revision = self.settings.revision or model.revision_of(self._config)
+        revision = model.weights_of(self._config, self.settings.revision)
         stage, _ = self._place
         return model.layout_of(self._config, piece, index, revision, (stage, self.stage_count),
                                kv_caches[piece.layer_names[0]], part_bytes,
