@@ -23,6 +23,7 @@ NEEDS = {"test_torch.py": ["pytest", "torch"], "test_handoff.py": ["pytest", "to
          "test_vllm_kinds.py": ["pytest", "torch", "numpy"],
          "test_vllm_windows.py": ["pytest", "torch", "numpy"],
          "test_vllm_uniform.py": ["pytest", "torch", "numpy"],
+         "test_vllm_local_chunks.py": ["pytest", "torch", "numpy"],
          "test_vllm_drafts.py": ["pytest", "torch", "numpy"],
          "test_vllm_events.py": ["pytest", "torch", "numpy", "zmq", "msgpack"],
          "test_vllm_hints.py": ["pytest", "torch", "numpy"],

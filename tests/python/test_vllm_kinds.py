@@ -34,7 +34,7 @@ def of_kind(name):
 
 
 @pytest.mark.parametrize("name", [
-    "ChunkedLocalAttentionSpec", "SlidingWindowMLASpec", "SinkFullAttentionSpec",
+    "SinkFullAttentionSpec",
     "CrossAttentionSpec", "EncoderOnlyAttentionSpec", "RSWASpec",
     "CircularBufferSpec", "HiSparseHotSpec", "HiddenStateCacheSpec"])
 def test_kinds_of_attention_that_are_refused(daemon, name):
@@ -75,6 +75,17 @@ def test_what_four_ranks_stored_is_none_of_twos_and_of_their_own_latents_all(dae
         run_prompt(second)
         assert second.counts["loaded_tokens"] == expected
         expect_nothing_held(daemon, second)
+
+
+def test_a_window_that_is_computed_anew_is_refused(daemon):
+    def bounded(_, groups):
+        groups[1].kv_cache_spec.prefix_cacheable = False
+
+    engine = changed_engine(daemon, bounded, windows=(0, 20), is_latent=True)
+    assert "SlidingWindowMLASpec whose blocks are of no prefix" in engine.connector.side.refusal
+    run_prompt(engine)
+    assert engine.counts["finished"] == 1
+    engine.close()
 
 
 def rows():

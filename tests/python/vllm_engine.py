@@ -17,15 +17,22 @@ import collections
 import pickle
 import time
 import types
+import typing
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm_engine_drafts import Drafted
 from vllm_engine_pauses import Pauses
 from vllm_engine_request import FINISHED, LOADING, RUNNING, WAITING, Request
-from vllm_engine_worker import (NULL, FullAttentionSpec, HostMemory, MambaSpec, MLAAttentionSpec,
+from vllm_engine_worker import (NULL, ChunkedLocalAttentionSpec, FullAttentionSpec, HostMemory,
+                                MambaSpec, MLAAttentionSpec, SlidingWindowMLASpec,
                                 SlidingWindowSpec, Worker, require)
 
 STATE = "state"  # in place of a group's window
+
+
+class Chunk(typing.NamedTuple):
+    """In place of a group's window: the next token attends to its own chunk of so many tokens."""
+    tokens: int
 
 
 def _layers_of(kv_cache, kernels):
@@ -39,9 +46,18 @@ def _spec_of(window, is_latent, **named):
     """Of a KV cache group."""
     if window == STATE:
         return MambaSpec(**named, mamba_cache_mode="align", num_speculative_blocks=0)
+    if isinstance(window, Chunk):
+        return ChunkedLocalAttentionSpec(**named, attention_chunk_size=window.tokens)
     if window:
-        return SlidingWindowSpec(**named, sliding_window=window)
+        kind = SlidingWindowMLASpec if is_latent else SlidingWindowSpec
+        return kind(**named, sliding_window=window)
     return (MLAAttentionSpec if is_latent else FullAttentionSpec)(**named)
+
+
+def _window_of(window):
+    if isinstance(window, Chunk):
+        return window.tokens
+    return 1 if window == STATE else window - 1 if window else 0
 
 
 class Engine(Pauses, Drafted):
@@ -65,10 +81,10 @@ class Engine(Pauses, Drafted):
         self.block_tokens = block_tokens
         self.chunk_tokens = chunk_tokens
         self.running_max = running_max
-        # Tokens before the next one that a group keeps; 0: all.
-        self.windows = [1 if window == STATE else window - 1 if window else 0
-                        for window in windows]
+        # Tokens before the next one that a group keeps; 0: all. Of chunks all of its own.
+        self.windows = [_window_of(window) for window in windows]
         self.is_state = [window == STATE for window in windows]
+        self.is_chunked = [isinstance(window, Chunk) for window in windows]
         self.takes_failed = len(windows) > 1 or any(self.windows)  # requests, and no block ids
         named = {"block_size": block_tokens // shards, "num_kv_heads": 2, "head_size": 16}
         specs = [_spec_of(window, is_latent, **named) for window in windows]
@@ -170,6 +186,8 @@ class Engine(Pauses, Drafted):
     def first_kept(self, group, next_token):
         """The first block that `group` keeps for computing this token."""
         window = self.windows[group]
+        if self.is_chunked[group]:
+            return next_token // window * window // self.block_tokens
         return max(0, next_token - window) // self.block_tokens if window else 0
 
     def drop_behind(self, request, next_token):

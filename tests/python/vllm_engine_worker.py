@@ -42,6 +42,14 @@ class SlidingWindowSpec(types.SimpleNamespace):
     """As well."""
 
 
+class SlidingWindowMLASpec(SlidingWindowSpec):
+    """As well."""
+
+
+class ChunkedLocalAttentionSpec(types.SimpleNamespace):
+    """As well."""
+
+
 class UniformTypeKVCacheSpecs(types.SimpleNamespace):
     """As well: kv_cache_specs has one a layer."""
 
@@ -121,7 +129,7 @@ class Worker:
         # Whose bytes it has of each group: of a latent ranks with the same tokens have the same.
         self.shares = [
             [(stage, tp_rank % parallel.decode_context_parallel_size
-              if issubclass(self.kind_of(group, i), MLAAttentionSpec) else tp_rank)
+              if "MLA" in self.kind_of(group, i).__name__ else tp_rank)
              for i in range(count)]
             for group, (_, count) in zip(kv_cache_config.kv_cache_groups, layers)]
         self.blocks = kv_cache_config.num_blocks

@@ -12,10 +12,10 @@ try:
 except ImportError:
     _output = None
 
-_SPECS = ("FullAttentionSpec", "MLAAttentionSpec", "SlidingWindowSpec", "MambaSpec")
-_WINDOWED = ("SlidingWindowSpec", "MambaSpec")
+_WINDOWED = ("SlidingWindowSpec", "SlidingWindowMLASpec", "ChunkedLocalAttentionSpec", "MambaSpec")
+_SPECS = ("FullAttentionSpec", "MLAAttentionSpec", *_WINDOWED)
 # Kinds that keep the same tokens, so that one group may have layers of both.
-_ALIKE = ({"FullAttentionSpec", "MLAAttentionSpec"},)
+_ALIKE = ({"FullAttentionSpec", "MLAAttentionSpec"}, {"SlidingWindowSpec", "SlidingWindowMLASpec"})
 
 
 def name_of(spec: Any) -> str:
@@ -45,6 +45,11 @@ def is_state(spec: Any) -> bool:
     return name_of(spec) == "MambaSpec"
 
 
+def is_chunked(spec: Any) -> bool:
+    """The next token attends to its own chunk of the prompt alone."""
+    return name_of(spec) == "ChunkedLocalAttentionSpec"
+
+
 def shards_of(parallel: Any) -> int:
     """Tensor parallel ranks in a row that share out the tokens of a block between them."""
     return getattr(parallel, "decode_context_parallel_size", 1)
@@ -56,9 +61,12 @@ def block_tokens_of(spec: Any, shards: int) -> int:
 
 
 def window_of(spec: Any) -> int:
-    """Tokens before the next one that it needs, in the daemon's sense; 0: all."""
+    """Tokens before the next one that it needs, in the daemon's sense, of chunks a chunk's; 0: all.
+    """
     if is_state(spec):
         return 1
+    if is_chunked(spec):
+        return int(spec.attention_chunk_size)
     if name_of(spec) not in _WINDOWED:
         return 0
     # What the next token attends to beside itself; the daemon needs one at least.
@@ -80,12 +88,13 @@ def refusal_of(kv_cache_config: Any, shards: int = 1) -> Optional[str]:
         if name_of(spec) not in _SPECS:
             return (f"a KV cache group is a {name_of(spec)}: only {', '.join(_SPECS)} are served "
                     "yet")
+        if not getattr(spec, "prefix_cacheable", True):
+            return (f"a KV cache group is a {name_of(spec)} whose blocks are of no prefix: vLLM "
+                    "computes them anew behind each hit; leave swa_bounded_replay out")
     for group in groups:
         why = _refusal_of_mixture(specs_of(group))
         if why is not None:
             return why
-    if all(is_state(spec) for spec in specs):
-        return "all layers have states: a group of attention beside them is needed"
     if shards > 1 and any(has_window(group) for group in groups):
         return (f"decode_context_parallel_size is {shards}, beside a group with a window or "
                 "states: that is not served yet")

@@ -50,11 +50,13 @@ class GroupLayout:
     """Layers of one KV cache group on one pipeline stage whose pages are alike, mostly all of them:
     everything a Space says, but the ranks. rank_count: shares of its own that there are, 1 where
     all ranks have the same bytes; rank r has share r modulo rank_count. window_tokens: 0 if all
-    blocks stay. is_state: a block has no tokens but the state after them."""
+    blocks stay. is_chunked: the window is the next token's chunk, of that many tokens. is_state: a
+    block has no tokens but the state after them."""
     fields: Dict[str, Any]
     part_bytes: Tuple[int, ...]
     rank_count: int
     window_tokens: int = 0
+    is_chunked: bool = False
     is_state: bool = False
 
 
@@ -114,11 +116,16 @@ class Layout:
 
     @property
     def windows(self) -> List[int]:
-        """Of each KV cache group the tokens before the next one that it keeps; 0: all."""
+        """Of each KV cache group the tokens before the next one that it keeps, of chunks a chunk's;
+        0: all."""
         found = [0] * len(self.stages[0].groups)
         for _, index, group, _ in self.shares():
             found[index] = group.window_tokens
         return found
+
+    @property
+    def chunked_groups(self) -> Set[int]:
+        return {index for _, index, group, _ in self.shares() if group.is_chunked}
 
     @property
     def state_groups(self) -> Set[int]:

@@ -60,8 +60,8 @@ def layout_of(config: Any, piece: Piece, index: int, revision: str, stage: Tuple
         "head_size": int(getattr(spec, "head_size", shape[-1])),
         "block_tokens": kinds.block_tokens_of(spec, shards),
         "salt": computation_of(config.model_config),
-        "attention": ("state" if is_state else "sliding" if window else "mla" if is_latent
-                      else "gqa"),
+        "attention": ("state" if is_state else "chunked" if kinds.is_chunked(spec)
+                      else "sliding" if window else "mla" if is_latent else "gqa"),
         "window_tokens": window,
         "tp_size": tp_size,
         "cp_size": shards,
@@ -69,7 +69,8 @@ def layout_of(config: Any, piece: Piece, index: int, revision: str, stage: Tuple
         "pp_size": stage[1],
         "attention_group": index,
     }
-    return GroupLayout(fields, part_bytes, max(tp_size, shards), window, is_state)
+    return GroupLayout(fields, part_bytes, max(tp_size, shards), window, kinds.is_chunked(spec),
+                       is_state)
 
 
 def _states(config: Any, spec: Any) -> str:

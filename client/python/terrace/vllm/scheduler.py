@@ -7,6 +7,9 @@ Of a KV cache group with a window vLLM frees the blocks behind it while a reques
 promised ends where the daemon has the window; what is stored lacks what had been freed before the
 step in which it is stored.
 
+With chunked local attention a window begins with the next token's chunk, so that nothing is needed
+where a chunk begins.
+
 A group of states (Mamba, linear attention) is one with a window of a token: the block that ends
 where a hit does has all that is needed. Which blocks have the state after exactly their last token,
 once a step has run, vLLM hands over by id; no other is stored.
@@ -111,7 +114,8 @@ class SchedulerHalf:
     """See the page. lookup_wait_s: how long one question may hold the scheduler up."""
 
     def __init__(self, group: Group, *, block_tokens: int, adapters: Adapters, weights: Weights,
-                 windows: Sequence[int] = (0,), state_groups: Container[int] = (),
+                 windows: Sequence[int] = (0,), chunked_groups: Container[int] = (),
+                 state_groups: Container[int] = (),
                  hashes_per_block: int = 1, drafting: Drafting = Drafting(), worker_count: int = 1,
                  timeout_s: float = 0.05, load_timeout_s: float = 10.0,
                  lookup_wait_s: float = 0.0005, hooks_come_first: bool = True,
@@ -122,6 +126,7 @@ class SchedulerHalf:
         self._may_give_up = may_give_up  # a load that fails is computed, and fails no request
         self.block_tokens = block_tokens
         self.windows = windows  # tokens before the next one that each KV cache group keeps; 0: all
+        self._chunked_groups = chunked_groups  # of which the window is the next token's chunk
         self.state_groups = state_groups
         self.worker_count = worker_count
         self.lookup_wait_s = lookup_wait_s
@@ -216,12 +221,21 @@ class SchedulerHalf:
         """Blocks [first, last) of `table`, but those that vLLM frees, or has no need of, when
         `next_token` is computed."""
         kept = []
-        for block_ids, window in zip(table, self.windows):
-            begin = max(0, next_token - window) // self.block_tokens if window else 0
+        for index, (block_ids, window) in enumerate(zip(table, self.windows)):
+            begin = self._first_kept(index, next_token)
             # vLLM puts block 0, its null block, where a window has passed.
             kept.append([b if i >= begin and (b != 0 or not window) else NO_BLOCK
                          for i, b in enumerate(block_ids[first:last], first)])
         return kept
+
+    def _first_kept(self, group: int, next_token: int) -> int:
+        """The first block of a KV cache group that computing `next_token` needs."""
+        window = self.windows[group]
+        if window == 0:
+            return 0
+        if group in self._chunked_groups:
+            return next_token // window * window // self.block_tokens
+        return max(0, next_token - window) // self.block_tokens
 
     def allocated(self, request: Any, table: Sequence[Sequence[int]], external_tokens: int
                   ) -> None:
@@ -389,9 +403,9 @@ class SchedulerHalf:
         tracked.computed_tokens = computed_tokens
         if tracked.is_stale:
             return
-        last = min(self._questions.block_count(tracked.request, computed_tokens),
-                   *(len(block_ids) for index, block_ids in enumerate(tracked.table)
-                     if index not in self.state_groups))
+        last = min([self._questions.block_count(tracked.request, computed_tokens),
+                    *(len(block_ids) for index, block_ids in enumerate(tracked.table)
+                      if index not in self.state_groups)])
         last = self._questions.published_count(tracked.request, last)
         if tracked.drafted_tokens is not None:
             last = min(last, tracked.drafted_tokens // self.block_tokens)
