@@ -61,9 +61,11 @@ def test_daemons_die_under_it(daemon):
     engine.close()
 
 
-def loaded_tokens(daemon, tokens, **options):
-    engine = make_engine(daemon, random.Random(7), **{"draft_groups": (0,), **options})
-    engine.add(vllm_engine.Request("only", tokens, 1, 8))
+def loaded_tokens(daemon, tokens, **of_request):
+    engine = make_engine(daemon, random.Random(7), draft_groups=(0,))
+    request = vllm_engine.Request("only", tokens, 1, 8)
+    vars(request).update(of_request)
+    engine.add(request)
     while engine.has_work:
         engine.step()
     assert engine.connector.side.refusal is None
@@ -81,22 +83,36 @@ def test_a_block_is_found_before_the_token_it_was_computed_before(daemon):
 def test_a_draft_model_of_its_own_reads_no_further(daemon):
     named = {"draft_method": "draft_model", "draft_groups": (0,)}
     engine = make_engine(daemon, random.Random(7), **named)
-    assert drafts.drafting_of(engine.connector.side._config, ()) == (0, None)
+    assert drafts.drafting_of(engine.connector.side._config, ()) == (False, None)
     engine.close()
 
 
 def test_blocks_of_vllms_own_cache_are_stored_where_they_are_right():
-    book = drafts.Drafts(drafts.Drafting(1), 4)
-    tokens = list(range(100, 120))
-    book.computed([[5, 6]], 0, tokens)
-    assert book.are_right([[5, 6]], 2, tokens)
-    assert not book.are_right([[5, 6]], 2, tokens[:8] + [1] * 8)
-    assert book.are_right([[5, 6]], 1, tokens[:8] + [1] * 8)
-    assert not book.are_right([[5, 7]], 2, tokens) and book.are_right([[5, 0]], 2, tokens)
+    book = drafts.Drafts(drafts.Drafting(True), 4)
+    request = types.SimpleNamespace(all_token_ids=list(range(100, 120)))
+    other = types.SimpleNamespace(all_token_ids=list(range(100, 108)) + [1] * 8)
+    book.computed([[5, 6]], 0, request)
+    assert book.are_right([[5, 6]], 2, request)
+    assert not book.are_right([[5, 6]], 2, other) and book.are_right([[5, 6]], 1, other)
+    assert not book.are_right([[5, 7]], 2, request) and book.are_right([[5, 0]], 2, request)
     book.written([[5, 6]], 1)
-    assert book.are_right([[5]], 1, tokens) and not book.are_right([[5, 6]], 2, tokens)
-    book.computed([[6]], 1, tokens, given_away={6})
-    assert not book.are_right([[5, 6]], 2, tokens)
+    assert book.are_right([[5]], 1, request) and not book.are_right([[5, 6]], 2, request)
+    book.computed([[6]], 1, request, given_away={6})
+    assert not book.are_right([[5, 6]], 2, request)
+
+
+def test_another_image_behind_a_block_is_another_key(daemon):
+    """Its tokens are the same, and the block's hash ends before it."""
+    def loads(identifier, offset=40):
+        place = types.SimpleNamespace(offset=offset, length=20)
+        return loaded_tokens(daemon, PROMPT, mm_features=[
+            types.SimpleNamespace(mm_position=place, identifier=identifier)])
+
+    assert [loads("cat"), loads("cat"), loads("dog"), loads("cat", 39)] == [0, 72, 32, 32]
+
+
+def test_a_prompt_of_embeddings_is_not_shared(daemon):
+    assert [loaded_tokens(daemon, PROMPT, prompt_embeds="some") for _ in range(2)] == [0, 0]
 
 
 def test_what_vllms_own_cache_has_is_stored_again_behind_it(daemon):

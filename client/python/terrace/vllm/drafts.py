@@ -10,18 +10,19 @@ requests of such a step have from there on is not stored.
 """
 import hashlib
 import itertools
-from typing import AbstractSet, Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import AbstractSet, Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 # By how they come to what they keep; parallel ones, dflash and dspark among them, are not known.
 _NEXT_TOKEN = ("eagle", "eagle3", "mtp")
 _OWN_MODEL = "draft_model"
 _TOKEN_BYTES = 8
+Behind = Tuple[int, str]  # a token, and what stands for it where that is no text
 
 
 class Drafting(NamedTuple):
-    """lookahead: tokens behind a block on which its bytes depend; sequence_max: tokens of the
+    """looks_ahead: a block's bytes depend on the token behind it, too; sequence_max: tokens of the
     longest sequence with which a step still computes the draft's layers; None: of any."""
-    lookahead: int = 0
+    looks_ahead: bool = False
     sequence_max: Optional[int] = None
 
 
@@ -88,13 +89,14 @@ def drafting_of(config: Any, groups: Sequence[Any]) -> Drafting:
     method = method_of(config)
     if not method:
         is_marked = any(getattr(group, "is_eagle_group", False) for group in groups)
-        return Drafting(1 if is_marked else 0)
+        return Drafting(is_marked)
     speculation = config.speculative_config
     limits = [limit for limit in (_length_of(speculation),
                                   _max_len(getattr(config, "model_config", None)))
               if limit is not None]
     drafted = getattr(speculation, "num_speculative_tokens", None) or 0
-    return Drafting(_lookahead_of(config, method), min(limits) - drafted if limits else None)
+    return Drafting(_lookahead_of(config, method) > 0,
+                    min(limits) - drafted if limits else None)
 
 
 class Drafts:
@@ -104,11 +106,11 @@ class Drafts:
     def __init__(self, drafting: Drafting, block_tokens: int):
         self._drafting = drafting
         self._block_tokens = block_tokens
-        self._after: Dict[int, int] = {}  # by block id: the token before which it was computed
+        self._after: Dict[int, Behind] = {}  # by block id: before what it was computed
 
     @property
     def look_ahead(self) -> bool:
-        return self._drafting.lookahead > 0
+        return self._drafting.looks_ahead
 
     def written(self, table: Sequence[Sequence[int]], first: int) -> None:
         """The blocks of `table`, of each KV cache group, from `first` on get other bytes."""
@@ -116,21 +118,21 @@ class Drafts:
             for block_id in itertools.chain(*(block_ids[first:] for block_ids in table)):
                 self._after.pop(block_id, None)
 
-    def computed(self, table: Sequence[Sequence[int]], first: int, tokens: Sequence[int],
+    def computed(self, table: Sequence[Sequence[int]], first: int, request: Any,
                  given_away: AbstractSet[int] = frozenset()) -> None:
         """`table`, from a prompt's block `first` on, is, or will be before anybody reads it, what
-        follows from these tokens; but blocks that vLLM has given away since."""
+        follows from the request; but blocks that vLLM has given away since."""
         for block_ids in table:
             for i, block_id in enumerate(block_ids, first):
                 if block_id not in given_away:
-                    self._after[block_id] = tokens[(i + 1) * self._block_tokens]
+                    self._after[block_id] = behind(request, (i + 1) * self._block_tokens)
 
-    def are_right(self, table: Sequence[Sequence[int]], count: int, tokens: Sequence[int]) -> bool:
-        """Whether the first blocks of `table` are what follows from these tokens. What a window has
+    def are_right(self, table: Sequence[Sequence[int]], count: int, request: Any) -> bool:
+        """Whether the first blocks of `table` are what follows from the request. What a window has
         passed is none: block 0."""
         n = self._block_tokens
         return not self.look_ahead or all(
-            block_id == 0 or self._after.get(block_id) == tokens[(i + 1) * n]
+            block_id == 0 or self._after.get(block_id) == behind(request, (i + 1) * n)
             for block_ids in table for i, block_id in enumerate(block_ids[:count]))
 
     def undrafted(self, output: Any) -> Dict[str, int]:
@@ -146,8 +148,23 @@ class Drafts:
         return begins if longest > self._drafting.sequence_max else {}
 
 
-def keyed(digests: Sequence[bytes], after: Sequence[Sequence[int]]) -> List[bytes]:
-    """Digests of blocks and of the tokens behind each of them together."""
-    return [hashlib.sha256(digest + b"".join(token.to_bytes(_TOKEN_BYTES, "little")
-                                             for token in tokens)).digest()[:len(digest)]
-            for digest, tokens in zip(digests, after)]
+def behind(request: Any, position: int) -> Behind:
+    """What a draft reads as a request's token there: an image has the same tokens as another."""
+    token = int(request.all_token_ids[position])
+    for feature in getattr(request, "mm_features", None) or ():
+        place = feature.mm_position
+        if place.offset <= position < place.offset + place.length:
+            return token, f"{position - place.offset} of {feature.identifier}"
+    return token, ""
+
+
+def is_told_apart(request: Any) -> bool:
+    """Whether `behind` says what a draft reads; of a prompt of embeddings tokens say nothing."""
+    return getattr(request, "prompt_embeds", None) is None
+
+
+def keyed(digests: Sequence[bytes], after: Sequence[Behind]) -> List[bytes]:
+    """Digests of blocks and of what is behind each of them together."""
+    return [hashlib.sha256(digest + token.to_bytes(_TOKEN_BYTES, "little", signed=True)
+                           + thing.encode()).digest()[:len(digest)]
+            for digest, (token, thing) in zip(digests, after)]

@@ -8,7 +8,7 @@ from ..errors import Unavailable
 from ..group import Group
 from ..requests import Asker, Pending
 from .adapters import Adapters
-from .drafts import keyed
+from .drafts import behind, is_told_apart, keyed
 
 if TYPE_CHECKING:
     from .events import KvEvents
@@ -31,18 +31,19 @@ class PromptKeys:
 
 class Questions:
     """Of one scheduler. block_tokens: tokens of a block; hashes_per_block: vLLM's hashes of one,
-    where they are finer; lookahead: tokens behind a block that are part of its key (drafts).
+    where they are finer; looks_ahead: a draft's: what is behind a block is part of its key.
     events: what routers are told, if they are."""
 
     def __init__(self, asker: Asker, adapters: Adapters, weights: Weights, *, block_tokens: int,
-                 hashes_per_block: int, lookahead: int = 0, events: Optional["KvEvents"] = None):
+                 hashes_per_block: int, looks_ahead: bool = False,
+                 events: Optional["KvEvents"] = None):
         self.asker = asker
         self.group: Group = asker.group
         self._adapters = adapters
         self._weights = weights
         self._block_tokens = block_tokens
         self._hashes_per_block = hashes_per_block
-        self._lookahead = lookahead
+        self._looks_ahead = looks_ahead
         self._events = events
 
     def check_hashes(self, request: Any) -> None:
@@ -57,9 +58,12 @@ class Questions:
         """Full blocks that can be shared: none while an adapter's weights are not known."""
         if self._adapters.mask_of(request) is None:
             return 0
-        known = (request.num_tokens - self._lookahead) // self._block_tokens
-        return max(0, min(token_count // self._block_tokens, known,
-                          len(request.block_hashes) // self._hashes_per_block))
+        if self._looks_ahead:
+            token_count = min(token_count, request.num_tokens - 1)
+            if not is_told_apart(request):
+                return 0
+        return min(token_count // self._block_tokens,
+                   len(request.block_hashes) // self._hashes_per_block)
 
     def published_count(self, request: Any, block_count: int) -> int:
         """Fewer than there are while a draft model's own cache is behind."""
@@ -76,10 +80,9 @@ class Questions:
     def _digests(self, request: Any, first: int, last: int) -> Sequence[bytes]:
         """What blocks are told apart by, whatever the weights."""
         hashes = self._hashes(request, first, last)
-        if self._lookahead == 0:
+        if not self._looks_ahead:
             return hashes
-        tokens, n = request.all_token_ids, self._block_tokens
-        return keyed(hashes, [tokens[(i + 1) * n:(i + 1) * n + self._lookahead]
+        return keyed(hashes, [behind(request, (i + 1) * self._block_tokens)
                               for i in range(first, last)])
 
     def keys(self, request: Any, made: PromptKeys, first: int, last: int) -> Keys:

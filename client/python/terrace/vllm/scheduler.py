@@ -134,7 +134,7 @@ class SchedulerHalf:
         self._asker = Asker(group, timeout_s, load_timeout_s)
         self._questions = Questions(self._asker, adapters, weights, block_tokens=block_tokens,
                                     hashes_per_block=hashes_per_block,
-                                    lookahead=drafting.lookahead, events=events)
+                                    looks_ahead=drafting.looks_ahead, events=events)
         self._drafts = Drafts(drafting, block_tokens)
         self._fences = Fences(hooks_come_first, bool(state_groups))
         self._tracked: Dict[str, _Tracked] = {}
@@ -257,7 +257,7 @@ class SchedulerHalf:
         tracked.computed_tokens = (first + count) * self.block_tokens
         wanted = self._kept(tracked.table, first, first + count, tracked.computed_tokens)
         if self._drafts.look_ahead:
-            self._drafts.computed(wanted, first, request.all_token_ids)
+            self._drafts.computed(wanted, first, request)
         self._loading[request.request_id] = _Loading(lookup, request, wanted, count)
         token = lookup.lease.token
         wait_s = tracked.promise.wait_s if tracked.promise is not None else None
@@ -353,7 +353,7 @@ class SchedulerHalf:
         """Of blocks that vLLM has itself some may not be what their keys say."""
         count = computed_tokens // self.block_tokens
         tracked.noted_count = count
-        if not self._drafts.are_right(tracked.table, count, tracked.request.all_token_ids):
+        if not self._drafts.are_right(tracked.table, count, tracked.request):
             tracked.stored_count = max(tracked.stored_count, count)
 
     def _note_drafted(self, tracked: _Tracked, last: int) -> None:
@@ -362,7 +362,7 @@ class SchedulerHalf:
         if self._drafts.look_ahead and last > first:
             self._drafts.computed(
                 self._kept(tracked.table, first, last, tracked.computed_tokens), first,
-                tracked.request.all_token_ids, self._fences.written())
+                tracked.request, self._fences.written())
 
     def _note_undrafted(self, output: Any) -> None:
         for request_id, begin in self._drafts.undrafted(output).items():
