@@ -101,6 +101,17 @@ def test_blocks_of_vllms_own_cache_are_stored_where_they_are_right():
     assert not book.are_right([[5, 6]], 2, request)
 
 
+def test_what_a_step_writes_to_is_known_as_it_is_said():
+    fences = terrace.vllm.fences.Fences(True, False)
+    fences.write([[1, 2]], 1)
+    assert fences.written() == {2}
+    fences.write([[3], [4]], 0)
+    assert fences.written() == {2, 3, 4}
+    fences.take_fences()
+    fences.write([[5]], 0)
+    assert fences.written() == {5}
+
+
 def test_another_image_behind_a_block_is_another_key(daemon):
     """Its tokens are the same, and the block's hash ends before it."""
     def loads(identifier, offset=40):
