@@ -167,7 +167,7 @@ def test_without_a_daemon_the_engine_serves(daemon, monkeypatch):
     engine.close()
 
 
-@pytest.mark.parametrize("name", ["ChunkedLocalAttentionSpec", "prefill_context_parallel_size"])
+@pytest.mark.parametrize("name", ["SinkFullAttentionSpec", "prefill_context_parallel_size"])
 def test_what_cannot_be_served_is_refused_once_and_out_of_the_way(daemon, caplog, name):
     chance = random.Random(3)
 
