@@ -40,7 +40,7 @@ terrace_status terrace::client::ReadSpace(const terrace_space* from, SpaceGroupM
     *why = "a terrace_space has a wrong struct_bytes: begin with TERRACE_SPACE_INIT";
     return status;
   }
-  if (space.attention > TERRACE_ATTENTION_STATE) {
+  if (space.attention > TERRACE_ATTENTION_CHUNKED) {
     *why = "attention is " + std::to_string(space.attention) + ": use a TERRACE_ATTENTION_ value";
     return TERRACE_INVALID;
   }

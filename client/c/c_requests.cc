@@ -26,7 +26,7 @@ static_assert(TERRACE_HINT_TTL_OF_PRIORITY == protocol::kHintTtlOfPriority);
 static_assert(TERRACE_PRIORITY_UNSET == protocol::kPriorityUnset);
 static_assert(TERRACE_END_ABORTED == static_cast<int>(protocol::EndReason::kAborted));
 static_assert(TERRACE_UNSUPPORTED == static_cast<int>(StatusCode::kUnsupported));
-static_assert(TERRACE_ATTENTION_STATE == static_cast<int>(AttentionKind::kState));
+static_assert(TERRACE_ATTENTION_CHUNKED == static_cast<int>(AttentionKind::kChunked));
 static_assert(TERRACE_TIER_REDIS == static_cast<int>(protocol::TierKind::kRedis));
 static_assert(TERRACE_BLOCK_SEALED == static_cast<int>(protocol::BlockState::kSealed));
 static_assert(sizeof(terrace_queried_block) == sizeof(protocol::QueriedBlock));

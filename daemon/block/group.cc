@@ -48,6 +48,8 @@ Status Group::Open(const SpaceGroupSpec& spec, uint64_t owner, SlotAllocator* al
     local_mask_ |= uint64_t{1} << m;
     if (space.is_windowed()) {
       local.window_blocks = space.window_blocks();
+      if (space.attention == AttentionKind::kChunked) local.chunk_tokens = space.window_tokens;
+      local.block_tokens = space.block_tokens;
       local.window_index = windowed_count_++;
     } else {
       full_mask_ |= uint64_t{1} << m;

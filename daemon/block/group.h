@@ -36,12 +36,23 @@ struct LocalMember {
   uint64_t slot_bytes = 0;
   uint32_t window_blocks = 0;  // 0: full attention
   uint32_t window_index = 0;   // among the local windowed members
+  uint32_t chunk_tokens = 0;   // > 0: what is needed begins with the next token's chunk
+  uint32_t block_tokens = 0;
   uint32_t part_count = 0;
   uint32_t first_root = 0;      // its roots in a row of roots
   uint32_t first_part_bit = 0;  // its bits in a row of part bits, see commit_marks.h
   std::vector<uint64_t> part_offset_bytes;
   std::vector<uint64_t> part_bytes;
   std::vector<PartRun> part_runs;  // a block is read in these steps if it is read part by part
+
+  // Of a windowed member: blocks before block `position` of a prompt that are needed to go on
+  // there. With chunks of 8192 tokens and blocks of 16: none at 512, and 3 at 515.
+  uint32_t WindowBefore(uint32_t position) const {
+    if (chunk_tokens == 0) return window_blocks;
+    const uint64_t next_token = uint64_t{position} * block_tokens;
+    const uint64_t first_token = next_token / chunk_tokens * chunk_tokens;
+    return position - static_cast<uint32_t>(first_token / block_tokens);
+  }
 };
 
 // The slot classes a domain's allocator has, by owner and slot bytes: classes cannot be taken back,

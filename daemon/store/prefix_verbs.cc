@@ -40,7 +40,10 @@ Status MatchOperation::Walk(const KeysQuery& query) {
   TERRACE_RETURN_IF_ERROR(tie_.store()->Enter(query.session, query.group_index, &caller));
   group_ = caller.group;
   CacheDomain& domain = caller.domain();
-  if (answer_->walk.walked_count == 0) ++domain.counters.match_requests;
+  if (answer_->walk.walked_count == 0) {
+    ++domain.counters.match_requests;
+    answer_->walk.first_position = query.first_position;
+  }
   domain.counters.match_blocks_asked += query.keys.size();
   const uint32_t usable_before = answer_->walk.usable_count;
   // Nothing is served by it, so what chains prove is enough.
@@ -403,7 +406,7 @@ void ReadOn(const Caller& caller, uint32_t block_count, bool is_finished, const 
 uint32_t UsableCount(const Caller& caller, const Lease& lease, PrefixWalk* walk) {
   const CacheDomain& domain = caller.domain();
   if (lease.entries.size() >= walk->usable_count) return walk->usable_count;
-  *walk = {};
+  *walk = {.first_position = walk->first_position};
   for (const LeaseEntry& entry : lease.entries) {
     uint64_t members = ~uint64_t{0};
     if (entry.block != kBlockNone) {
@@ -455,6 +458,7 @@ Status AcquireOperation::HoldRuns(const KeysQuery& query) {
   answer_->misses.asked_count += block_count;
   caller.rooms->lease_manager.AppendReady(lease, path);
   domain.leases.SetTip(lease, query.keys[block_count - 1]);
+  answer_->walk.first_position = query.first_position;
   WalkOnReady(*caller.group, block_count, &answer_->walk);
   AppendToSpans({.first_block = 0, .block_count = block_count}, &answer_->spans);
   caller.rooms->deferred_hits.Add(lease, query, block_count);
@@ -491,6 +495,7 @@ Status AcquireOperation::Hold(const KeysQuery& query) {
     return Status::Ok();
   }
   const uint32_t walked_before = answer_->walk.walked_count;
+  if (walked_before == 0) answer_->walk.first_position = query.first_position;
   PrefixHolder holder(store, caller, query,
                       {.lease = lease,
                        .pending = pending,
@@ -598,6 +603,7 @@ Status PrefetchOperation::Hold(const KeysQuery& query) {
   PendingId pending = caller.rooms->pending.Find(query.session, query.request_id);
   LeaseId lease = kLeaseNone;
   if (answer_->walk.walked_count == 0) {
+    answer_->walk.first_position = query.first_position;
     TERRACE_RETURN_IF_ERROR(Begin(store, caller, query, LeaseKind::kPrefetch, &lease));
     pending = caller.rooms->pending.Find(query.session, query.request_id);
   } else if (pending != kPendingNone) {

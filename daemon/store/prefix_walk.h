@@ -21,6 +21,7 @@ namespace terrace {
 using UnqueuedBytes = std::array<uint64_t, protocol::kTierKindCount>;
 
 struct PrefixWalk {
+  uint32_t first_position = 0;        // in its prompt, of the request's first key
   uint32_t walked_count = 0;          // keys with every full-attention member present
   uint32_t usable_count = 0;          // the largest prefix at which every window is complete, too
   std::vector<uint32_t> window_runs;  // per windowed member: blocks present without a gap, to here
@@ -40,7 +41,8 @@ inline bool WalkOn(const Group& group, uint64_t member_mask, PrefixWalk* walk) {
     if (local.window_blocks == 0) continue;
     uint32_t& run = walk->window_runs[local.window_index];
     run = (member_mask >> local.member) & 1 ? run + 1 : 0;
-    is_usable &= run >= std::min(local.window_blocks, walk->walked_count);
+    is_usable &= run >= std::min(local.WindowBefore(walk->first_position + walk->walked_count),
+                                 walk->walked_count);
   }
   if (is_usable) walk->usable_count = walk->walked_count;
   return true;

@@ -31,7 +31,7 @@ struct Field {
 
 constexpr uint64_t kNumberMax = std::numeric_limits<uint32_t>::max();
 
-constexpr std::array kAttentionNames = {"mha", "gqa", "mla", "sliding", "state"};
+constexpr std::array kAttentionNames = {"mha", "gqa", "mla", "sliding", "state", "chunked"};
 
 constexpr std::array<Field, 21> kFields = {{
     {"model", &SpaceSpec::model, 1, kSpaceStringBytesMax},
@@ -179,7 +179,7 @@ std::string FormOf(const Field& field) {
       return "a decimal number up to " + std::to_string(kNumberMax) + " without leading zeros";
     }
     std::string operator()(AttentionKind SpaceSpec::*) const {
-      return "one of mha, gqa, mla, sliding, state";
+      return "one of mha, gqa, mla, sliding, state, chunked";
     }
     std::string operator()(std::vector<uint64_t> SpaceSpec::*) const {
       return "runs such as 8x131072 or 7x131072,1x65536, at most " +
@@ -254,13 +254,15 @@ Status ValidateRank(std::string_view kind, uint32_t rank, uint32_t size, std::st
 }
 
 Status ValidateWindow(const SpaceSpec& spec, std::string* why) {
-  const bool needs_window =
-      spec.attention == AttentionKind::kSliding || spec.attention == AttentionKind::kState;
+  const bool needs_window = spec.attention == AttentionKind::kSliding ||
+                            spec.attention == AttentionKind::kState ||
+                            spec.attention == AttentionKind::kChunked;
   if (needs_window == spec.is_windowed()) return Status::Ok();
-  return Refuse(why, "field 'window_tokens' is " + std::to_string(spec.window_tokens) +
-                         " but 'attention' is " + Render(spec.attention) +
-                         (needs_window ? ": say how many trailing tokens it needs (at least 1)"
-                                       : ": only sliding and state have a window, set it to 0"));
+  return Refuse(why,
+                "field 'window_tokens' is " + std::to_string(spec.window_tokens) +
+                    " but 'attention' is " + Render(spec.attention) +
+                    (needs_window ? ": say how many trailing tokens it needs (at least 1)"
+                                  : ": only sliding, state and chunked have one, set it to 0"));
 }
 
 Status ValidateParts(const SpaceSpec& spec, std::string* why) {

@@ -20,7 +20,7 @@ inline constexpr size_t kSpaceStringBytesMax = 512;  // of one field, before esc
 inline constexpr uint32_t kBlockTokensMax = 65536;
 inline constexpr size_t kGroupNameBytesMax = 128;
 
-enum class AttentionKind : uint8_t { kMha, kGqa, kMla, kSliding, kState };
+enum class AttentionKind : uint8_t { kMha, kGqa, kMla, kSliding, kState, kChunked };
 
 // One rank's share of one attention group of one model. Every field is part of the identity: specs
 // that differ anywhere are different Spaces.
@@ -34,9 +34,11 @@ struct SpaceSpec {
   uint32_t kv_heads = 0;     // KV heads on this rank, > 0
   uint32_t head_size = 0;    // elements per head, > 0
   AttentionKind attention = AttentionKind::kGqa;
-  uint32_t window_tokens = 0;  // > 0 exactly for kSliding and kState (trailing tokens needed)
-  std::string layout;          // memory layout id, e.g. "nhd"; required
-  uint32_t block_tokens = 0;   // tokens per block, > 0
+  // > 0 exactly for kSliding and kState (trailing tokens needed) and kChunked (tokens of a chunk,
+  // of which those before the next token are needed).
+  uint32_t window_tokens = 0;
+  std::string layout;                 // memory layout id, e.g. "nhd"; required
+  uint32_t block_tokens = 0;          // tokens per block, > 0
   uint32_t tp_rank = 0, tp_size = 1;  // tensor parallel
   uint32_t pp_rank = 0, pp_size = 1;  // pipeline parallel
   uint32_t cp_rank = 0, cp_size = 1;  // context parallel
@@ -46,7 +48,7 @@ struct SpaceSpec {
 
   // Windowed members keep only a trailing window of a prompt.
   bool is_windowed() const { return window_tokens > 0; }
-  // Blocks a windowed member needs before position p: ceil(window_tokens / block_tokens).
+  // Blocks a windowed member needs before position p, at most: ceil(window_tokens / block_tokens).
   uint32_t window_blocks() const;
   // Bytes of one slot: every part starts at a multiple of kPartAlignmentBytes. A valid spec's slot
   // fits the largest segment.

@@ -126,7 +126,8 @@ enum {
   TERRACE_ATTENTION_GQA = 1,
   TERRACE_ATTENTION_MLA = 2,
   TERRACE_ATTENTION_SLIDING = 3,
-  TERRACE_ATTENTION_STATE = 4
+  TERRACE_ATTENTION_STATE = 4,
+  TERRACE_ATTENTION_CHUNKED = 5
 };
 
 /* One rank's share of one attention group of one model; every field is part of its identity.
@@ -146,7 +147,7 @@ typedef struct terrace_space {
   uint32_t layers;
   uint32_t kv_heads;
   uint32_t head_size;
-  uint32_t window_tokens; /* > 0 exactly for SLIDING and STATE */
+  uint32_t window_tokens; /* > 0 exactly for SLIDING, STATE and CHUNKED */
   uint32_t block_tokens;
   uint32_t tp_rank, tp_size;
   uint32_t pp_rank, pp_size;

@@ -10,9 +10,10 @@ import types
 import pytest
 import torch
 
-from vllm_driver import (LONG_S, PROMPT, REQUESTS, connect, drive, drive_while_daemons_die,
-                         expect_nothing_held, make_engine, preempt_next_step, run_prompt, terrace,
-                         vllm_engine, wait_for_segments, warmed_engine)
+from vllm_driver import (LONG_S, ONE_SHARE, PROMPT, REQUESTS, connect, drive,
+                         drive_while_daemons_die, expect_nothing_held, make_engine,
+                         preempt_next_step, run_prompt, terrace, vllm_engine, wait_for_segments,
+                         warmed_engine)
 
 
 # PROMISE: T48 a stand-in of vLLM
@@ -116,9 +117,9 @@ def test_a_window_beside_ranks_that_share_out_tokens_is_refused(daemon):
 
 def test_a_block_of_a_group_that_is_not_shared_out_is_one_ranks():
     spec = types.SimpleNamespace(block_size=16)
-    assert terrace.vllm.model.block_tokens_of(spec, 4) == 64
+    assert terrace.vllm.kinds.block_tokens_of(spec, 4) == 64
     spec.dcp_sharded = False
-    assert terrace.vllm.model.block_tokens_of(spec, 4) == 16
+    assert terrace.vllm.kinds.block_tokens_of(spec, 4) == 16
 
 
 def test_hashes_finer_than_was_told_turn_it_off(daemon):
@@ -166,7 +167,7 @@ def test_without_a_daemon_the_engine_serves(daemon, monkeypatch):
     engine.close()
 
 
-@pytest.mark.parametrize("name", ["ChunkedLocalAttentionSpec", "prefill_context_parallel_size"])
+@pytest.mark.parametrize("name", ["SinkFullAttentionSpec", "prefill_context_parallel_size"])
 def test_what_cannot_be_served_is_refused_once_and_out_of_the_way(daemon, caplog, name):
     chance = random.Random(3)
 
@@ -205,7 +206,7 @@ def test_a_stage_or_a_rank_that_is_off_turns_the_scheduler_off(daemon):
     other.connector.set_xfer_handshake_metadata_pp_aware(handshakes)
     assert other.connector.side.refusal == "out of order"
     handshakes[1, 1].layout.refusal = None
-    handshakes[1, 1].layout.groups[0].fields["layout"] = "of another CPU"
+    handshakes[1, 1].layout.groups[0][0].fields["layout"] = "of another CPU"
     third = make_engine(daemon, random.Random(3), tp_size=2, stages=[[1], [1]])
     third.connector.set_xfer_handshake_metadata_pp_aware(handshakes)
     assert "rank 1 of pipeline stage 1" in third.connector.side.refusal
@@ -352,10 +353,10 @@ def test_states_that_are_not_certain_are_refused(daemon, change, word):
 
 
 def test_a_vllm_that_hands_over_no_states_gets_no_hits_of_them(monkeypatch):
-    monkeypatch.setattr("terrace.vllm.model._output", types.SimpleNamespace())
+    monkeypatch.setattr("terrace.vllm.kinds._output", types.SimpleNamespace())
     spec = vllm_engine.MambaSpec(mamba_cache_mode="align", block_size=8)
     config = types.SimpleNamespace(kv_cache_groups=[types.SimpleNamespace(kv_cache_spec=spec)])
-    assert "0.32 does" in terrace.vllm.model.refusal_of_states(config, None)
+    assert "0.32 does" in terrace.vllm.kinds.refusal_of_states(config, None)
 
 
 def test_a_window_that_passed_is_stored_as_absent(daemon):
@@ -379,10 +380,7 @@ def test_a_hook_that_fails_loses_no_request_that_was_promised_a_load(daemon, mon
 
 
 @pytest.mark.parametrize("change, word", [
-    (lambda groups: setattr(groups[1].kv_cache_spec, "block_size", 16), "one size"),
-    (lambda groups: setattr(groups[1], "is_eagle_group", True), "draft"),
-    (lambda groups: groups.__setitem__(slice(None), [types.SimpleNamespace(
-        kv_cache_spec=vllm_engine.MambaSpec(block_size=8))]), "all layers have states")])
+    (lambda groups: setattr(groups[1].kv_cache_spec, "block_size", 16), "one size")])
 def test_groups_that_do_not_go_together_are_refused(daemon, change, word):
     def changed(config, role, kv_cache_config):
         change(kv_cache_config.kv_cache_groups)
@@ -398,7 +396,7 @@ def test_a_vllm_that_cannot_be_told_of_failed_loads_gets_no_hybrid_hits(daemon, 
     monkeypatch.delattr(base.KVConnectorBase_V1, "get_transfer_results")
     config = types.SimpleNamespace(kv_cache_groups=[
         types.SimpleNamespace(kv_cache_spec=vllm_engine.FullAttentionSpec(block_size=8))] * 2)
-    assert "disable-hybrid" in terrace.vllm.model.refusal_of(config)
+    assert "disable-hybrid" in terrace.vllm.kinds.refusal_of(config)
 
 
 def test_a_reset_forgets_what_a_waiting_request_was_promised(daemon):
@@ -471,7 +469,7 @@ class SilentGroup:
 
 def test_a_step_waits_for_one_store_of_a_silent_daemon_not_for_all():
     group = SilentGroup()
-    half = terrace.vllm.worker.WorkerHalf(group, lambda: None, members=[0], writes=[True])
+    half = terrace.vllm.worker.WorkerHalf(group, lambda: None, shares=ONE_SHARE)
     half.store(terrace.vllm.messages.Step(stores=[
         terrace.vllm.messages.Store(n, (1, n), [[n]]) for n in range(20)]))
     assert group.calls == 1 and len(half.take_reports()) == 20
@@ -490,8 +488,8 @@ def test_loads_that_wait_for_a_thread_have_the_same_deadline(monkeypatch):
 
     monkeypatch.setattr("terrace.vllm.worker._LOAD_THREADS", 1)
     monkeypatch.setattr("terrace.vllm.worker.WorkerHalf._copy", copy)
-    half = terrace.vllm.worker.WorkerHalf(None, lambda: terrace.vllm.copies.InStep([]), members=[0],
-                                   writes=[True], load_timeout_s=10.0)
+    half = terrace.vllm.worker.WorkerHalf(None, lambda: terrace.vllm.copies.InStep({}),
+                                          shares=ONE_SHARE, load_timeout_s=10.0)
     half._loaders.submit(lambda: None).result(LONG_S)
     half.load([terrace.vllm.messages.Load(f"r{n}", (1, n), [[n]]) for n in range(4)])
     half.close()

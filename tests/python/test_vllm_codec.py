@@ -1,7 +1,6 @@
 """terrace.vllm with `codec`: pages of numbers go through one of Terrace's codecs, on the host's
 threads and on the simulated GPU. What attention reads is near what was computed, never another
 block's; what a codec cannot read is refused by name."""
-import hashlib
 import random
 import types
 
@@ -27,8 +26,7 @@ class CodedWorker(Worker):
         return torch.zeros(shape)
 
     def right_bytes(self, block_hash, group, layer, weights):
-        where = bytes([layer, *self.shares[group], group])
-        seed = hashlib.sha256(block_hash + where + weights).digest()
+        seed = self.seed_of(block_hash, group, layer, weights)
         count = self.layers[group][layer][0].numel()
         values = numpy.random.default_rng(list(seed)).uniform(-8, 8, count)
         return values.astype(numpy.float32)

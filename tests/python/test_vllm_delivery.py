@@ -6,9 +6,9 @@ import types
 
 import pytest
 
-from vllm_driver import (LONG_S, PROMPT, REQUESTS, connect, drive, expect_nothing_held, make_engine,
-                         run_prompt, terrace, vllm_engine, wait_connected, wait_for_segments,
-                         warmed_engine)
+from vllm_driver import (LONG_S, ONE_SHARE, PROMPT, REQUESTS, connect, drive, expect_nothing_held,
+                         make_engine, run_prompt, terrace, vllm_engine, wait_connected,
+                         wait_for_segments, warmed_engine)
 from conftest import Daemon, let_nobody_store
 from terrace.presence import Presence
 from terrace.requests import Asker, Pending
@@ -242,8 +242,7 @@ def test_a_store_that_a_worker_drops_is_counted():
 
     client = types.SimpleNamespace(is_reader=False)
     half = terrace.vllm.worker.WorkerHalf(
-        types.SimpleNamespace(join_write=fail, client=client), lambda: None, members=[0],
-        writes=[True])
+        types.SimpleNamespace(join_write=fail, client=client), lambda: None, shares=ONE_SHARE)
     half.store(terrace.vllm.messages.Step(stores=[
         terrace.vllm.messages.Store(1, (1, 1), [[1]])]))
     assert half.counters["dropped_stores"] == 1 and half.take_reports() == {1}

@@ -12,10 +12,10 @@ import torch
 import terrace
 import sim_gpu
 from conftest import connect
-from vllm_driver import (LONG_S, PROMPT, REQUESTS, drive, drive_while_daemons_die,
+from vllm_driver import (LONG_S, ONE_SHARE, PROMPT, REQUESTS, drive, drive_while_daemons_die,
                          expect_no_lease, expect_nothing_held, make_engine, run_prompt,
                          vllm_engine)
-from vllm_engine_worker import Violation
+from vllm_engine_worker import Page, Violation
 
 ON_THREADS = {"copy_threads": 2}
 SEEDS_MAX = 100
@@ -52,6 +52,19 @@ def test_random_requests_on_a_gpu_keep_the_contract(daemon, gpu, tp_size, window
     engine = make_engine(daemon, chance, tp_size=tp_size, windows=windows, block_count=block_count,
                          depth=depth, **gpu(tp_size, store_slowness=store_slowness,
                                             registration_failures_per_million=300_000))
+    drive(engine, chance, REQUESTS)
+    expect_much_happened(engine, REQUESTS)
+    expect_nothing_held(daemon, engine)
+    assert sim_gpu.stray_count() == 0
+
+
+@pytest.mark.parametrize("tp_size", [1, 2])
+def test_layers_of_several_sizes_on_a_gpu_keep_the_contract(daemon, gpu, tp_size):
+    """A paged cache of each size."""
+    chance = random.Random(tp_size)
+    engine = make_engine(daemon, chance, tp_size=tp_size, depth=2, is_latent=True, layers=3,
+                         page_shape=[Page((8, 40)), Page((8, 12))],
+                         **gpu(tp_size, store_slowness=30))
     drive(engine, chance, REQUESTS)
     expect_much_happened(engine, REQUESTS)
     expect_nothing_held(daemon, engine)
@@ -248,7 +261,7 @@ class SlowLease:
 def test_commits_to_a_daemon_that_hangs_end_together(monkeypatch):
     clock, waits = [100.0], []
     monkeypatch.setattr("terrace.vllm.worker.time.monotonic", lambda: clock[0])
-    half = terrace.vllm.worker.WorkerHalf(None, lambda: None, members=[0], writes=[True],
+    half = terrace.vllm.worker.WorkerHalf(None, lambda: None, shares=ONE_SHARE,
                                           load_timeout_s=10.0)
     half._committer.submit(lambda: None).result(LONG_S)
     hold = threading.Event()

@@ -10,7 +10,7 @@ import types
 
 import pytest
 
-from vllm_driver import (PROMPT, drive, expect_nothing_held, make_engine, terrace,
+from vllm_driver import (ONE_SHARE, PROMPT, drive, expect_nothing_held, make_engine, terrace,
                          vllm_engine, warmed_engine)
 from conftest import Daemon, connect
 
@@ -434,7 +434,7 @@ def test_a_load_that_computing_has_overtaken_is_given_up(monkeypatch):
     monkeypatch.setattr("terrace.vllm.worker.WorkerHalf._copy", lambda half, load, deadline: (
         waits.append(deadline - clock[0]), 0)[1])
     half = terrace.vllm.worker.WorkerHalf(
-        None, lambda: terrace.vllm.copies.InStep([]), members=[0], writes=[True],
+        None, lambda: terrace.vllm.copies.InStep({}), shares=ONE_SHARE,
         load_timeout_s=10.0)
     half.load([terrace.vllm.messages.Load("r", (1, 1), [[1]], wait_s) for wait_s in
                (None, 0.25, 60.0)])

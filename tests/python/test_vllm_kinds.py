@@ -34,8 +34,8 @@ def of_kind(name):
 
 
 @pytest.mark.parametrize("name", [
-    "ChunkedLocalAttentionSpec", "SlidingWindowMLASpec", "SinkFullAttentionSpec",
-    "UniformTypeKVCacheSpecs", "CrossAttentionSpec", "EncoderOnlyAttentionSpec", "RSWASpec",
+    "SinkFullAttentionSpec",
+    "CrossAttentionSpec", "EncoderOnlyAttentionSpec", "RSWASpec",
     "CircularBufferSpec", "HiSparseHotSpec", "HiddenStateCacheSpec"])
 def test_kinds_of_attention_that_are_refused(daemon, name):
     engine = changed_engine(daemon, of_kind(name))
@@ -49,16 +49,12 @@ def two_sizes(_, groups):
     groups[1].kv_cache_spec.block_size = 16
 
 
-def a_draft_models(_, groups):
-    groups[1].is_eagle_group = True
-
-
 def prefill_shards(config, _):
     config.parallel_config.prefill_context_parallel_size = 2
 
 
 @pytest.mark.parametrize("change, words", [
-    (two_sizes, r"blocks of \[8, 16\] tokens"), (a_draft_models, "draft model"),
+    (two_sizes, r"blocks of \[8, 16\] tokens"),
     (prefill_shards, "prefill_context_parallel_size is 2")])
 def test_configurations_that_are_refused(daemon, change, words):
     engine = changed_engine(daemon, change, windows=(0, 20))
@@ -66,13 +62,6 @@ def test_configurations_that_are_refused(daemon, change, words):
     run_prompt(engine)
     assert engine.counts["finished"] == 1
     engine.close()
-
-
-def test_a_draft_model_alone_is_as_any(daemon):
-    engine = changed_engine(daemon, lambda _, groups: setattr(groups[0], "is_eagle_group", True))
-    run_prompt(engine)
-    assert engine.connector.side.refusal is None
-    expect_nothing_held(daemon, engine)
 
 
 def test_what_four_ranks_stored_is_none_of_twos_and_of_their_own_latents_all(daemon):
@@ -86,6 +75,17 @@ def test_what_four_ranks_stored_is_none_of_twos_and_of_their_own_latents_all(dae
         run_prompt(second)
         assert second.counts["loaded_tokens"] == expected
         expect_nothing_held(daemon, second)
+
+
+def test_a_window_that_is_computed_anew_is_refused(daemon):
+    def bounded(_, groups):
+        groups[1].kv_cache_spec.prefix_cacheable = False
+
+    engine = changed_engine(daemon, bounded, windows=(0, 20), is_latent=True)
+    assert "SlidingWindowMLASpec whose blocks are of no prefix" in engine.connector.side.refusal
+    run_prompt(engine)
+    assert engine.counts["finished"] == 1
+    engine.close()
 
 
 def rows():

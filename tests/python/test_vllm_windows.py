@@ -1,13 +1,15 @@
-"""Models whose layers all have a window, as Mistral 7B's: an engine that enforces the contract of
-connectors, and a real daemon. Every byte that attention would read is compared."""
+"""Models whose layers all have a window, as Mistral 7B's, or all states, as Mamba's; latents with a
+window: an engine that enforces the contract of connectors, and a real daemon. Every byte that
+attention would read is compared."""
 import random
 
 import pytest
 
-from vllm_driver import (PROMPT, REQUESTS, drive, drive_while_daemons_die, expect_nothing_held,
-                         make_engine, run_prompt, vllm_engine, wait_for_segments)
+from vllm_driver import (REQUESTS, drive, drive_while_daemons_die, expect_nothing_held,
+                         make_engine, run_prompt, wait_for_segments)
+from vllm_engine import STATE
 
-WINDOWS = pytest.mark.parametrize("windows", [(24,), (24, 40)], ids=str)
+WINDOWS = pytest.mark.parametrize("windows", [(24,), (24, 40), (STATE,), (STATE, STATE)], ids=str)
 
 
 @WINDOWS
@@ -61,11 +63,37 @@ def test_what_is_lost_on_its_way_costs_the_whole_hit(daemon, monkeypatch):
     expect_nothing_held(daemon, second)
 
 
-def test_states_alone_are_refused_by_name(daemon):
-    engine = make_engine(daemon, random.Random(7), windows=("state",))
-    assert "all layers have states" in engine.connector.side.refusal
-    engine.add(vllm_engine.Request("only", PROMPT, 1, 8))
-    while engine.has_work:
-        engine.step()
-    assert engine.counts["finished"] == 1
-    engine.close()
+def test_another_instance_loads_the_last_state_alone(daemon):
+    wait_for_segments(daemon, 2)
+    first = make_engine(daemon, random.Random(7), windows=(STATE,))
+    run_prompt(first)
+    expect_nothing_held(daemon, first)
+    second = make_engine(daemon, random.Random(7), windows=(STATE,))
+    run_prompt(second)
+    assert second.counts["loaded_tokens"] == 72
+    half = second.workers[0].connector.side.worker
+    assert half.counters["loaded_bytes"] == half.group.spec.members[0].block_bytes
+    expect_nothing_held(daemon, second)
+
+
+@pytest.mark.parametrize("windows, how", [
+    ((0, 20), {}), ((0, 20), {"tp_size": 2, "depth": 2}), ((24,), {"tp_size": 2}),
+    ((0, 20), {"copy_threads": 2, "depth": 3})], ids=str)
+def test_random_requests_of_latents_with_a_window_are_served_right(daemon, windows, how):
+    wait_for_segments(daemon, 4)
+    chance = random.Random(3)
+    engine = make_engine(daemon, chance, windows=windows, block_count=56, is_latent=True, **how)
+    drive(engine, chance, REQUESTS // 2)
+    assert engine.connector.side.refusal is None
+    assert engine.counts["loaded_tokens"] > REQUESTS // 4
+    expect_nothing_held(daemon, engine)
+
+
+def test_what_two_ranks_stored_of_latents_with_a_window_one_loads(daemon):
+    wait_for_segments(daemon, 2)
+    for tp_size, expected in ((2, 0), (1, 72)):
+        engine = make_engine(daemon, random.Random(7), tp_size=tp_size, windows=(0, 20),
+                             is_latent=True)
+        run_prompt(engine)
+        assert engine.counts["loaded_tokens"] == expected
+        expect_nothing_held(daemon, engine)

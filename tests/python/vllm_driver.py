@@ -102,6 +102,7 @@ def expect_no_lease(daemon):
 
 
 PROMPT = list(range(100, 180))
+ONE_SHARE = [terrace.vllm.messages.Share(group=0, member=0, is_ours=True)]
 
 
 def run_prompt(engine, request_id="only", steps_max=20_000):

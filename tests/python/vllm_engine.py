@@ -14,81 +14,25 @@ As vLLM does with asynchronous scheduling and with a pipeline, it schedules up t
 before the first of them has been computed; every worker takes the steps in order, in its own time.
 """
 import collections
-import hashlib
 import pickle
 import time
 import types
-
-import numpy
+import typing
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+from vllm_engine_drafts import Drafted
 from vllm_engine_pauses import Pauses
-from vllm_engine_worker import (NULL, FullAttentionSpec, HostMemory, MambaSpec, MLAAttentionSpec,
+from vllm_engine_request import FINISHED, LOADING, RUNNING, WAITING, Request
+from vllm_engine_worker import (NULL, ChunkedLocalAttentionSpec, FullAttentionSpec, HostMemory,
+                                MambaSpec, MLAAttentionSpec, SlidingWindowMLASpec,
                                 SlidingWindowSpec, Worker, require)
-
-WAITING, LOADING, RUNNING, FINISHED = "waiting", "loading", "running", "finished"
-
 
 STATE = "state"  # in place of a group's window
 
 
-class Request:
-    """As connectors see vLLM's."""
-
-    def __init__(self, request_id, tokens, output_count, block_tokens, lora_request=None, *,
-                 says=None, extra=None, stop=(), ends="FINISHED_LENGTH_CAPPED"):
-        self.kv_transfer_params, self.ends = says, ends  # its parameters; how it ends by itself
-        self.sampling_params = types.SimpleNamespace(extra_args=extra, stop=stop)
-        self.status = types.SimpleNamespace(name="WAITING")
-        self.request_id = request_id
-        self.tokens = list(tokens)
-        self.output_count = output_count
-        self.prompt_count = len(self.tokens)
-        self.block_tokens = block_tokens
-        self.block_hashes = []
-        self.lora_request = lora_request
-        self.num_computed_tokens = 0
-        self.state = WAITING
-        self.tables = []  # of each KV cache group the block ids
-        self.cached_count = 0  # blocks entered into the prefix cache
-        self.was_scheduled = False
-        self.is_aborted = False
-        self.loading_ids = []
-        self.preemptions = 0
-        self.update_hashes()
-
-    @property
-    def num_prompt_tokens(self):
-        return self.prompt_count
-
-    @property
-    def num_tokens(self):
-        return len(self.tokens)
-
-    @property
-    def all_token_ids(self):
-        return self.tokens
-
-    @property
-    def output_token_ids(self):
-        return self.tokens[self.prompt_count:]
-
-    @property
-    def root_hash(self):
-        lora = self.lora_request
-        return b"root" if lora is None else f"{lora.lora_name} {lora.lora_path}".encode()
-
-    def state_hash(self, count):
-        """What the state after `count` tokens follows from."""
-        chunk = numpy.array(self.tokens[:count], "<u4").tobytes()
-        return hashlib.sha256(self.root_hash + b" state " + chunk).digest()
-
-    def update_hashes(self):
-        while (len(self.block_hashes) + 1) * self.block_tokens <= len(self.tokens):
-            first = len(self.block_hashes) * self.block_tokens
-            parent = self.block_hashes[-1] if self.block_hashes else self.root_hash
-            chunk = numpy.array(self.tokens[first:first + self.block_tokens], "<u4").tobytes()
-            self.block_hashes.append(hashlib.sha256(parent + chunk).digest())
+class Chunk(typing.NamedTuple):
+    """In place of a group's window: the next token attends to its own chunk of so many tokens."""
+    tokens: int
 
 
 def _layers_of(kv_cache, kernels):
@@ -98,17 +42,37 @@ def _layers_of(kv_cache, kernels):
     return {name: layer for group in kv_cache.kv_cache_groups for name in group.layer_names}
 
 
-class Engine(Pauses):
+def _spec_of(window, is_latent, **named):
+    """Of a KV cache group."""
+    if window == STATE:
+        return MambaSpec(**named, mamba_cache_mode="align", num_speculative_blocks=0)
+    if isinstance(window, Chunk):
+        return ChunkedLocalAttentionSpec(**named, attention_chunk_size=window.tokens)
+    if window:
+        kind = SlidingWindowMLASpec if is_latent else SlidingWindowSpec
+        return kind(**named, sliding_window=window)
+    return (MLAAttentionSpec if is_latent else FullAttentionSpec)(**named)
+
+
+def _window_of(window):
+    if isinstance(window, Chunk):
+        return window.tokens
+    return 1 if window == STATE else window - 1 if window else 0
+
+
+class Engine(Pauses, Drafted):
     """One instance. `random` decides what a real one would leave to chance. stages: how many layers
     of each KV cache group each pipeline stage has; None: one stage with `layers` of each. shards:
     tensor parallel ranks that share out the tokens of a block; a spec has one shard's. beside: the
-    connector is one of a MultiConnector's, whose handshake this is; False: it has none."""
+    connector is one of a MultiConnector's, whose handshake this is; False: it has none. draft_*:
+    see Drafted."""
 
     def __init__(self, make_connector, random, *, socket, tp_size=1, block_count=40,
                  block_tokens=8, layers=2, page_shape=(2, 8, 16), chunk_tokens=24, running_max=6,
                  windows=(0,), stages=None, depth=1, shards=1, is_latent=False,
                  memory=HostMemory, zeroes=None, beside=None, worker=Worker, kernels=None,
-                 cache_dtype="auto", publishes=False, **extra):
+                 cache_dtype="auto", publishes=False, draft_groups=(), draft_max=None,
+                 draft_method="eagle", **extra):
         self.publishes, self.events = publishes, []  # KV events
         self.zeroes, self.to_zero = zeroes, []  # new attention blocks, "v1" or "v2": when
         stages = stages or [[layers] * len(windows)]
@@ -117,17 +81,13 @@ class Engine(Pauses):
         self.block_tokens = block_tokens
         self.chunk_tokens = chunk_tokens
         self.running_max = running_max
-        # Tokens before the next one that a group keeps; 0: all.
-        self.windows = [1 if window == STATE else window - 1 if window else 0
-                        for window in windows]
+        # Tokens before the next one that a group keeps; 0: all. Of chunks all of its own.
+        self.windows = [_window_of(window) for window in windows]
         self.is_state = [window == STATE for window in windows]
+        self.is_chunked = [isinstance(window, Chunk) for window in windows]
         self.takes_failed = len(windows) > 1 or any(self.windows)  # requests, and no block ids
         named = {"block_size": block_tokens // shards, "num_kv_heads": 2, "head_size": 16}
-        full = MLAAttentionSpec if is_latent else FullAttentionSpec
-        specs = [MambaSpec(**named, mamba_cache_mode="align", num_speculative_blocks=0)
-                 if window == STATE
-                 else SlidingWindowSpec(**named, sliding_window=window) if window else full(**named)
-                 for window in windows]
+        specs = [_spec_of(window, is_latent, **named) for window in windows]
         kv_cache = types.SimpleNamespace(num_blocks=block_count, kv_cache_groups=[
             types.SimpleNamespace(kv_cache_spec=spec, layer_names=[
                 f"g{g}.layer.{i}" for i in range(sum(stage[g] for stage in stages))])
@@ -147,6 +107,7 @@ class Engine(Pauses):
             kv_transfer_config=types.SimpleNamespace(
                 kv_load_failure_policy="recompute",
                 kv_connector_extra_config={"socket": socket, "revision": "1", **extra}))
+        self.begin_drafts(kv_cache, config, draft_groups, draft_max, draft_method)
         self.connector = make_connector(config, KVConnectorRole.SCHEDULER, kv_cache)
         self.workers = []
         for number, stage in enumerate(stages):
@@ -225,6 +186,8 @@ class Engine(Pauses):
     def first_kept(self, group, next_token):
         """The first block that `group` keeps for computing this token."""
         window = self.windows[group]
+        if self.is_chunked[group]:
+            return next_token // window * window // self.block_tokens
         return max(0, next_token - window) // self.block_tokens if window else 0
 
     def drop_behind(self, request, next_token):
@@ -239,6 +202,7 @@ class Engine(Pauses):
         hashes, count = request.block_hashes[:limit], 0
         while count < len(hashes) and (hashes[count], 0) in self.cached:
             count += 1
+        count = self.without_drafted(count)
         while any((hashes[i], group) not in self.cached for group in range(len(self.windows))
                   for i in range(self.first_kept(group, count * self.block_tokens), count)):
             count -= 1
@@ -325,6 +289,7 @@ class Engine(Pauses):
         self.steps.append((pickle.dumps(self.connector.build_connector_meta(output)), output))
         for request_id, count in output.num_scheduled_tokens.items():
             self.count_as_computed(self.requests[request_id], count, output)
+        self.draft(output)
         for worker in self.workers:
             if self.random.random() < 0.5:  # the others are behind
                 self.run_worker(worker, len(self.steps))
@@ -353,7 +318,8 @@ class Engine(Pauses):
         samples = request.num_computed_tokens == request.num_tokens
         output.work[request.request_id] = types.SimpleNamespace(
             request=request, start=start, count=count, samples=samples,
-            preemptions=request.preemptions, tables=[list(table) for table in request.tables])
+            preemptions=request.preemptions, tables=[list(table) for table in request.tables],
+            sample=None)
 
     def schedule_running(self, output):
         for request in list(self.running):
@@ -502,6 +468,7 @@ class Engine(Pauses):
             request.loading_ids = [b for table in request.tables for b in table[local:end]
                                    if b != NULL]
             request.num_computed_tokens = start
+            self.draft_loaded(request, local, end)
             self.counts["loaded_tokens"] += tokens
             sources = self.connector.get_external_cache_hit_sources(request, tokens)
             require(sum(sources.values()) == tokens, f"sources of {tokens} tokens: {sources}")
@@ -592,12 +559,12 @@ class Engine(Pauses):
                 self.advance_state(worker, request, table, group, start, end)
                 continue
             for i in range(self.first_kept(group, start), full):
-                worker.check(table[i], group, request.block_hashes[i], weights,
+                worker.check(table[i], group, self.content(work, group, i), weights,
                              f"{request.request_id}: wrong bytes in block {i} of group {group} of "
                              f"rank {worker.rank}")
             for i in range(full, -(-end // self.block_tokens)):
                 is_full = (i + 1) * self.block_tokens <= end
-                worker.write(table[i], group, request.block_hashes[i] if is_full else None,
+                worker.write(table[i], group, self.content(work, group, i) if is_full else None,
                              weights)
 
     def advance_state(self, worker, request, table, group, start, end):
@@ -666,13 +633,16 @@ class Engine(Pauses):
             self.promoted[request_id] = request.num_computed_tokens
             self.cache_full_blocks(request)
 
+    def sample(self):
+        return self.random.randrange(1000) if self.random.random() < 0.3 else 7
+
     def advance(self, work):
         request = work.request
         if request.state == FINISHED or request.preemptions != work.preemptions:
             return  # its token comes too late
         if not work.samples:
             return
-        request.tokens.append(self.random.randrange(1000) if self.random.random() < 0.3 else 7)
+        request.tokens.append(self.sample() if work.sample is None else work.sample)
         request.update_hashes()
         if request.num_tokens >= request.prompt_count + request.output_count:
             self.running.remove(request)

@@ -2,8 +2,11 @@
 half of the connector."""
 import collections
 import hashlib
+import itertools
+import math
 import pathlib
 import types
+import typing
 
 import numpy
 import torch
@@ -39,6 +42,18 @@ class SlidingWindowSpec(types.SimpleNamespace):
     """As well."""
 
 
+class SlidingWindowMLASpec(SlidingWindowSpec):
+    """As well."""
+
+
+class ChunkedLocalAttentionSpec(types.SimpleNamespace):
+    """As well."""
+
+
+class UniformTypeKVCacheSpecs(types.SimpleNamespace):
+    """As well: kv_cache_specs has one a layer."""
+
+
 class HostMemory:
     """How an engine on the CPU writes and reads pages: at once."""
 
@@ -65,39 +80,71 @@ class HostMemory:
         return lambda: wrong
 
 
+class Page(typing.NamedTuple):
+    """Of layers of one size: a page's shape, and the class of their specification; None: their
+    group's."""
+    shape: typing.Tuple[int, ...]
+    kind: typing.Any = None
+
+
 class Worker:
     """One rank: its KV cache and its half of the connector. layers: of each KV cache group those
-    that its pipeline stage has, (first, count)."""
+    that its pipeline stage has, (first, count). pages: a shape; or a list of Pages, which the
+    layers of a group have in turn: those of a block lie side by side then."""
 
     @staticmethod
     def make_tensor(shape):
         return torch.zeros(shape, dtype=torch.int16)
 
-    def __init__(self, make_connector, config, kv_cache_config, rank, layers, page_shape, memory):
+    def make_tensors(self, count):
+        """Of the i-th layers of all groups."""
+        pages = [self.pages[i % len(self.pages)] for i in range(count)]
+        if len(self.pages) == 1:
+            return [self.make_tensor((self.blocks, *page.shape)) for page in pages]
+        sizes = [math.prod(page.shape) for page in pages]
+        whole = self.make_tensor((self.blocks, sum(sizes)))
+        return [each.unflatten(-1, page.shape)
+                for each, page in zip(whole.split(sizes, dim=-1), pages)]
+
+    def group_of(self, group, names):
+        """As vLLM tells a worker of it."""
+        group = types.SimpleNamespace(**{**vars(group), "layer_names": names})
+        if len(self.pages) > 1:
+            spec = group.kv_cache_spec
+            group.kv_cache_spec = UniformTypeKVCacheSpecs(
+                block_size=spec.block_size, kv_cache_specs={
+                    name: (page.kind or type(spec))(**{**vars(spec), "head_size": page.shape[-1]})
+                    for name, page in zip(names, itertools.cycle(self.pages))})
+        return group
+
+    def kind_of(self, group, layer):
+        return self.pages[layer % len(self.pages)].kind or type(group.kv_cache_spec)
+
+    def __init__(self, make_connector, config, kv_cache_config, rank, layers, pages, memory):
+        self.pages = pages if isinstance(pages, list) else [Page(pages)]
         self.rank = rank
         self.memory = memory
         parallel = config.parallel_config
         stage, tp_rank = divmod(rank, parallel.tensor_parallel_size)
         # Whose bytes it has of each group: of a latent ranks with the same tokens have the same.
         self.shares = [
-            (stage, tp_rank % parallel.decode_context_parallel_size
-             if isinstance(group.kv_cache_spec, MLAAttentionSpec) else tp_rank)
-            for group in kv_cache_config.kv_cache_groups]
+            [(stage, tp_rank % parallel.decode_context_parallel_size
+              if "MLA" in self.kind_of(group, i).__name__ else tp_rank)
+             for i in range(count)]
+            for group, (_, count) in zip(kv_cache_config.kv_cache_groups, layers)]
         self.blocks = kv_cache_config.num_blocks
         self.taken = 0  # steps
         self.results = {}  # of steps that were taken and not asked for, by number
         self.base = b""  # the model's own weights
         self.adapters = collections.OrderedDict()  # weights by id, the least recently used first
         # The i-th layers of all groups share a tensor: a block is of one group at a time.
-        tensors = [self.make_tensor((self.blocks, *page_shape))
-                   for _ in range(max(count for _, count in layers))]
+        tensors = self.make_tensors(max(count for _, count in layers))
         shown = [memory.shown(tensor) for tensor in tensors]
         self.caches = {f"g{g}.layer.{first + i}": shown[i]
                        for g, (first, count) in enumerate(layers) for i in range(count)}
         self.layers = [tensors[:count] for _, count in layers]
         kv_cache_config = types.SimpleNamespace(**{**vars(kv_cache_config), "kv_cache_groups": [
-            types.SimpleNamespace(**{**vars(group), "layer_names": [
-                f"g{g}.layer.{first + i}" for i in range(count)]})
+            self.group_of(group, [f"g{g}.layer.{first + i}" for i in range(count)])
             for g, (group, (first, count)) in enumerate(zip(kv_cache_config.kv_cache_groups,
                                                             layers))]})
         config = types.SimpleNamespace(**vars(config))
@@ -117,9 +164,12 @@ class Worker:
             self.adapters.popitem(last=False)
         return self.base + self.adapters[lora.lora_int_id]
 
+    def seed_of(self, block_hash, group, layer, weights):
+        where = bytes([layer, *self.shares[group][layer], group])
+        return hashlib.sha256(block_hash + where + weights).digest()
+
     def right_bytes(self, block_hash, group, layer, weights):
-        where = bytes([layer, *self.shares[group], group])
-        seed = hashlib.sha256(block_hash + where + weights).digest()
+        seed = self.seed_of(block_hash, group, layer, weights)
         count = self.layers[group][layer][0].numel() * 2
         return numpy.frombuffer((seed * (count // 32 + 1))[:count], numpy.int16)
 

@@ -18,13 +18,13 @@ import time
 
 
 def watch(half, all_pages, stored, loaded):
-    """Notes a digest of every block that is stored or loaded."""
+    """Notes a digest of every block that is stored or loaded. all_pages: of each share."""
     store_one, copy_one = half._store, half._copy
 
     def digests(message, count=None):
         return [hashlib.sha256(pages.read(block)).hexdigest()
-                for pages, block_ids in zip(all_pages, message.block_ids)
-                for block in block_ids[:count] if block >= 0]
+                for pages, share in zip(all_pages, half.shares)
+                for block in message.block_ids[share.group][:count] if block >= 0]
 
     def store(message):
         stored.extend(digests(message))

@@ -7,7 +7,7 @@ from typing import Any, Mapping, Optional, Sequence, Tuple, Union
 from . import _native
 from .errors import Invalid, from_status, number
 
-ATTENTION_KINDS = ("mha", "gqa", "mla", "sliding", "state")
+ATTENTION_KINDS = ("mha", "gqa", "mla", "sliding", "state", "chunked")
 PARTS_MAX = 128
 CODEC_PREFIX = "terrace:"  # of a quantisation that Terrace itself makes
 CHUNK_LAYOUT = "chunk-nhd"  # of blocks that are used away from their prompt

@@ -114,7 +114,8 @@ TEST(Space, WindowBlocksCoverTheWindow) {
 TEST(Space, ExampleIsValid) {
   std::string why;
   EXPECT_TRUE(ExampleSpace(0).Validate(&why).ok()) << why;
-  for (const AttentionKind kind : {AttentionKind::kSliding, AttentionKind::kState}) {
+  for (const AttentionKind kind :
+       {AttentionKind::kSliding, AttentionKind::kState, AttentionKind::kChunked}) {
     SpaceSpec windowed = ExampleSpace(0);
     windowed.attention = kind;
     windowed.window_tokens = 1024;

@@ -7,11 +7,13 @@ Whatever else there is, is refused by name. Blocks under a codec are those of an
 Terrace's own order: instances share them whatever their strides, versions and kernels are.
 """
 import dataclasses
+import itertools
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ..errors import TerraceError
 from ..paged import Device, PagedCache
 from ..space import Space, part_bytes_of_layers
+from . import kinds
 
 CODECS = ("int8", "fp8", "int4")
 _KERNELS = ("FLASH_ATTN", "TRITON_ATTN", "FLASHINFER")
@@ -27,8 +29,8 @@ def refusal_of_configuration(codec: Optional[str], config: Any, kv_cache_config:
         return None
     if codec not in CODECS:
         return f"codec is {codec!r}: there are {', '.join(CODECS)}"
-    for group in kv_cache_config.kv_cache_groups:
-        name = type(group.kv_cache_spec).__name__
+    for spec in itertools.chain(*map(kinds.specs_of, kv_cache_config.kv_cache_groups)):
+        name = kinds.name_of(spec)
         if name not in _SPECS:
             return (f"codec is {codec!r}, and a KV cache group is a {name}: keys and values of "
                     "heads are encoded, latents and states are not; leave codec out")

@@ -5,7 +5,7 @@ these are asked for, they are queued: a store runs beside the steps that follow 
 the kernels that wrote its blocks; only a step that is about to write to blocks that are still being
 copied (a fence) lets the engine's stream wait for them. docs/DEVICE.md has the edges.
 """
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from ..client import Client
 from ..errors import Exists, TerraceError
@@ -50,24 +50,24 @@ class CudaEngine:
 
 
 class InStep:
-    """Copies by the thread that asks. pages: of each KV cache group."""
+    """Copies by the thread that asks. pages: by the member of the SpaceGroup that they are."""
 
-    def __init__(self, pages: Sequence[Pages]):
+    def __init__(self, pages: Dict[int, Pages]):
         self.pages = pages
 
-    def store(self, lease: WriteLease, group: int, member: int, block_ids: Sequence[int],
+    def store(self, lease: WriteLease, member: int, block_ids: Sequence[int],
               reserved: Sequence[int]) -> List[Copy]:
         """Block i is the lease's key i; `reserved` are those that are ours to write."""
         for first, count in _ranges([i for i in reserved if block_ids[i] != NO_BLOCK]):
-            lease.write(self.pages[group].addresses(block_ids[first:first + count]),
+            lease.write(self.pages[member].addresses(block_ids[first:first + count]),
                         first_key=first, key_count=count, member=member)
         return []
 
-    def load(self, lease: ReadLease, group: int, member: int, block_ids: Sequence[int],
-             _timeout_s: float) -> None:
+    def load(self, lease: ReadLease, member: int, block_ids: Sequence[int], _timeout_s: float
+             ) -> None:
         """The lease's first blocks, which are ready."""
         for first, count in _ranges([i for i, b in enumerate(block_ids) if b != NO_BLOCK]):
-            lease.copy_into(self.pages[group].addresses(block_ids[first:first + count]),
+            lease.copy_into(self.pages[member].addresses(block_ids[first:first + count]),
                             first_block=first, block_count=count, member=member)
 
     def mark(self) -> Callable[[], None]:
@@ -82,26 +82,26 @@ class InStep:
 
 class Queued:
     """Copies by a device. Made at the first of them, when the engine has captured its graphs: what
-    is made here would be in a capture's way. caches: of each KV cache group what makes its own,
-    None where this worker has no layer of it."""
+    is made here would be in a capture's way. caches: what makes them, by the member of the
+    SpaceGroup that they are."""
 
     def __init__(self, client: Client, device: Device, engine: Any,
-                 caches: Sequence[Optional[Callable[[], PagedCache]]]):
+                 caches: Dict[int, Callable[[], PagedCache]]):
         self.engine = engine
         if device.backend != "host":
             try:
                 client.pin_arena(device)
             except Exists:
                 pass  # by a first attempt, which had no room for what follows
-        self._caches = {index: make() for index, make in enumerate(caches) if make is not None}
+        self._caches = {member: make() for member, make in caches.items()}
 
-    def store(self, lease: WriteLease, group: int, member: int, block_ids: Sequence[int],
+    def store(self, lease: WriteLease, member: int, block_ids: Sequence[int],
               _reserved: Sequence[int]) -> List[Copy]:
         """Copies that are under way: somebody has to poll them to their end."""
         copies: List[Copy] = []
         try:
             for first in range(0, len(block_ids), PAGES_PER_CALL_MAX):
-                copies.append(self._caches[group].store(
+                copies.append(self._caches[member].store(
                     lease, _pages(block_ids[first:first + PAGES_PER_CALL_MAX]), first_key=first,
                     member=member, kv_written=self.engine.edge()))
         except TerraceError:
@@ -110,11 +110,11 @@ class Queued:
             raise
         return copies
 
-    def load(self, lease: ReadLease, group: int, member: int, block_ids: Sequence[int],
-             timeout_s: float) -> None:
+    def load(self, lease: ReadLease, member: int, block_ids: Sequence[int], timeout_s: float
+             ) -> None:
         """After a mark has been waited for. Comes back, or raises, when nothing is under way."""
         for first in range(0, len(block_ids), PAGES_PER_CALL_MAX):
-            with self._caches[group].load(
+            with self._caches[member].load(
                     lease, _pages(block_ids[first:first + PAGES_PER_CALL_MAX]), first_block=first,
                     member=member, destination_free=HOST) as copy:
                 copy.wait(timeout_s)

@@ -17,6 +17,8 @@ class Fences:
         self._has_states = has_states
         self._copied_ids: Dict[int, Set[int]] = {}  # by store
         self._fresh: List[Sequence[int]] = []  # blocks that this step, or a load of it, writes to
+        self._written: Set[int] = set()  # of those the first _seen_count
+        self._seen_count = 0
 
     def begin(self, number: int, table: Iterable[Sequence[int]]) -> None:
         """Store `number` copies from these blocks."""
@@ -32,7 +34,9 @@ class Fences:
 
     def written(self) -> Set[int]:
         """Blocks that this step may write to, as far as is known by now."""
-        return set().union(*self._fresh)
+        self._written.update(*self._fresh[self._seen_count:])
+        self._seen_count = len(self._fresh)
+        return self._written
 
     def take_lost(self, output: Any) -> List[int]:
         """Stores whose blocks vLLM's model runner v2 writes to before it calls any hook: it zeroes
@@ -48,6 +52,7 @@ class Fences:
     def take_fences(self) -> List[int]:
         """Stores whose blocks are written to from here on, because vLLM has given them away."""
         fresh, self._fresh = self._fresh, []
+        self._written, self._seen_count = set(), 0
         return self._take_copied(fresh)
 
     def _take_copied(self, written: Sequence[Sequence[int]]) -> List[int]:

@@ -1,6 +1,6 @@
 """What the two halves of the vLLM connector tell each other. Plain values: they are pickled."""
 import dataclasses
-from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 from .adapters import AdapterFiles
 
@@ -47,22 +47,32 @@ class Step:
 
 @dataclasses.dataclass
 class GroupLayout:
-    """One KV cache group on one pipeline stage: everything a Space says, but the ranks. rank_count:
-    shares of its own that there are, 1 where all ranks have the same bytes; rank r has share r
-    modulo rank_count. window_tokens: 0 if all blocks stay. is_state: a block has no tokens but the
-    state after them."""
+    """Layers of one KV cache group on one pipeline stage whose pages are alike, mostly all of them:
+    everything a Space says, but the ranks. rank_count: shares of its own that there are, 1 where
+    all ranks have the same bytes; rank r has share r modulo rank_count. window_tokens: 0 if all
+    blocks stay. is_chunked: the window is the next token's chunk, of that many tokens. is_state: a
+    block has no tokens but the state after them."""
     fields: Dict[str, Any]
     part_bytes: Tuple[int, ...]
     rank_count: int
     window_tokens: int = 0
+    is_chunked: bool = False
     is_state: bool = False
 
 
 @dataclasses.dataclass
 class StageLayout:
-    """What a worker has: of each KV cache group its layers, None where it has none of them."""
-    groups: List[Optional[GroupLayout]] = dataclasses.field(default_factory=list)
+    """What a worker has: of each KV cache group its layers, in pieces; none where it has none."""
+    groups: List[List[GroupLayout]] = dataclasses.field(default_factory=list)
     refusal: Optional[str] = None
+
+
+class Share(NamedTuple):
+    """What a worker has of a piece of KV cache group `group`: which member of the SpaceGroup, and
+    whether it is this worker who stores it."""
+    group: int
+    member: int
+    is_ours: bool
 
 
 @dataclasses.dataclass
@@ -71,20 +81,18 @@ class Layout:
     stages: List[StageLayout]
 
     def shares(self) -> Iterator[Tuple[int, int, GroupLayout, int]]:
-        """(stage, KV cache group, its layout, share) of each member of the SpaceGroup, in order."""
+        """(stage, KV cache group, a piece, share) of each member of the SpaceGroup, in order."""
         for stage, layout in enumerate(self.stages):
-            for index, group in enumerate(layout.groups):
-                if group is not None:
-                    for rank in range(group.rank_count):
-                        yield stage, index, group, rank
+            for index, pieces in enumerate(layout.groups):
+                for piece in pieces:
+                    for rank in range(piece.rank_count):
+                        yield stage, index, piece, rank
 
-    def members_of(self, stage: int, rank: int) -> List[Optional[int]]:
-        """Which member of the SpaceGroup is this worker's share, of each KV cache group."""
-        found: List[Optional[int]] = [None] * len(self.stages[stage].groups)
-        for member, (of_stage, index, group, of_rank) in enumerate(self.shares()):
-            if of_stage == stage and of_rank == rank % group.rank_count:
-                found[index] = member
-        return found
+    def shares_of(self, stage: int, rank: int) -> List["Share"]:
+        """This worker's, of each piece one, in their order."""
+        return [Share(index, member, rank < piece.rank_count)
+                for member, (of_stage, index, piece, of_rank) in enumerate(self.shares())
+                if of_stage == stage and of_rank == rank % piece.rank_count]
 
     @property
     def marker(self) -> Optional[GroupLayout]:
@@ -108,11 +116,16 @@ class Layout:
 
     @property
     def windows(self) -> List[int]:
-        """Of each KV cache group the tokens before the next one that it keeps; 0: all."""
+        """Of each KV cache group the tokens before the next one that it keeps, of chunks a chunk's;
+        0: all."""
         found = [0] * len(self.stages[0].groups)
         for _, index, group, _ in self.shares():
             found[index] = group.window_tokens
         return found
+
+    @property
+    def chunked_groups(self) -> Set[int]:
+        return {index for _, index, group, _ in self.shares() if group.is_chunked}
 
     @property
     def state_groups(self) -> Set[int]:

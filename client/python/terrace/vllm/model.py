@@ -1,5 +1,4 @@
-"""What vLLM's configuration says of its KV caches: whether they are served, and what their Spaces
-are."""
+"""What vLLM's configuration says of its KV caches: what their Spaces are."""
 import hashlib
 import json
 import logging
@@ -8,121 +7,61 @@ import pathlib
 import platform
 import re
 import uuid
-from typing import Any, Iterable, Optional, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
-from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
-
+from ..pages import Pages
+from . import drafts, kinds
 from .messages import GroupLayout
 from .worker import describe
 
-try:
-    from vllm.v1.core.sched import output as _output
-except ImportError:
-    _output = None
-
 logger = logging.getLogger("vllm.terrace")
-_SPECS = ("FullAttentionSpec", "MLAAttentionSpec", "SlidingWindowSpec", "MambaSpec")
-_WINDOWED = ("SlidingWindowSpec", "MambaSpec")
 
 
-def shards_of(parallel: Any) -> int:
-    """Tensor parallel ranks in a row that share out the tokens of a block between them."""
-    return getattr(parallel, "decode_context_parallel_size", 1)
+class Piece(NamedTuple):
+    """Layers of one KV cache group whose pages are alike: a Space of their own."""
+    spec: Any
+    layer_names: List[str]
+    pages: Pages
 
 
-def block_tokens_of(spec: Any, shards: int) -> int:
-    """What the scheduler, and a block's hash, count as one block: the same block of every shard."""
-    return spec.block_size * (shards if getattr(spec, "dcp_sharded", True) else 1)
+def pieces_of(group: Any, kv_caches: Dict[str, Any], block_count: int) -> List[Piece]:
+    """In the order of their first layers; one, where all layers of the group are of one size."""
+    alike: Dict[Any, List[str]] = {}
+    for name in group.layer_names:
+        spec, tensor = kinds.spec_of_layer(group, name), kv_caches[name]
+        looks = (kinds.name_of(spec), tuple(tensor.shape), tuple(tensor.stride()),
+                 describe(tensor.dtype))
+        alike.setdefault(looks, []).append(name)
+    return [Piece(kinds.spec_of_layer(group, names[0]), names,
+                  Pages(kv_caches, names, block_count)) for names in alike.values()]
 
 
-def has_window(group: Any) -> bool:
-    """A KV cache group that keeps only what the next token needs."""
-    return type(group.kv_cache_spec).__name__ in _WINDOWED
-
-
-def refusal_of(kv_cache_config: Any, shards: int = 1) -> Optional[str]:
-    """Why these KV cache groups are not served."""
-    groups = kv_cache_config.kv_cache_groups if kv_cache_config is not None else ()
-    if not groups:
-        return "the model has no KV cache groups"
-    for group in groups:
-        name = type(group.kv_cache_spec).__name__
-        if name not in _SPECS:
-            return f"a KV cache group is a {name}: only {', '.join(_SPECS)} are served yet"
-    if all(type(group.kv_cache_spec).__name__ == "MambaSpec" for group in groups):
-        return "all layers have states: a group of attention beside them is needed"
-    if shards > 1 and any(type(group.kv_cache_spec).__name__ in _WINDOWED for group in groups):
-        return (f"decode_context_parallel_size is {shards}, beside a group with a window or "
-                "states: that is not served yet")
-    sizes = {block_tokens_of(group.kv_cache_spec, shards) for group in groups}
-    if len(sizes) > 1:
-        return f"the KV cache groups have blocks of {sorted(sizes)} tokens: only one size is served"
-    if len(groups) == 1 and not has_window(groups[0]):
-        return None
-    if len(groups) > 1 and any(getattr(group, "is_eagle_group", False) for group in groups):
-        return "a KV cache group belongs to a draft model, beside others: that is not served yet"
-    if not hasattr(KVConnectorBase_V1, "get_transfer_results"):
-        return ("the model has several KV cache groups, or a window, and this vLLM cannot be told "
-                "that a load has failed: start it with --disable-hybrid-kv-cache-manager")
-    return None
-
-
-def refusal_of_states(kv_cache_config: Any, config: Any) -> Optional[str]:
-    """Why groups of states, if there are any, are not served."""
-    specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups
-             if type(group.kv_cache_spec).__name__ == "MambaSpec"]
-    if not specs:
-        return None
-    modes = {getattr(spec, "mamba_cache_mode", None) for spec in specs}
-    if modes != {"align"}:
-        return (f"states in mamba_cache_mode {sorted(map(str, modes))}: they are at the ends of "
-                "blocks in 'align' alone; start vLLM with --enable-prefix-caching")
-    if not hasattr(_output, "KVConnectorBlockState"):
-        return "this vLLM does not tell a connector which blocks have a state: 0.32 does"
-    if any(getattr(spec, "num_speculative_blocks", 0) for spec in specs):
-        return "states with speculative decoding: that is not served yet"
-    block_tokens = specs[0].block_size
-    fine = getattr(kv_cache_config, "hash_block_size", None) or block_tokens
-    if fine != block_tokens:
-        return (f"prefix_match_unit is {fine} beside states in blocks of {block_tokens} tokens: "
-                "leave it out")
-    for name in ("use_replayssm", "use_kda_recoverssm"):
-        if getattr(config.cache_config, name, False):
-            return f"{name} is set: what of a state is in its block then is not known; leave it out"
-    return None
-
-
-def layout_of(config: Any, group: Any, index: int, revision: str, stage: Tuple[int, int],
+def layout_of(config: Any, piece: Piece, index: int, revision: str, stage: Tuple[int, int],
               tensor: Any, part_bytes: Tuple[int, ...], block_count: int) -> GroupLayout:
-    """What the Space of one KV cache group says. stage: which of how many."""
-    spec, shape = group.kv_cache_spec, tuple(tensor.shape)
-    is_latent = "MLA" in type(spec).__name__
-    window = 0
-    if type(spec).__name__ == "SlidingWindowSpec":
-        # What the next token attends to beside itself; the daemon needs one at least.
-        window = max(1, spec.sliding_window - 1 + getattr(spec, "extra_retained_tokens", 0))
-    is_state = type(spec).__name__ == "MambaSpec"
-    if is_state:
-        window = 1
+    """What the Space of a piece of KV cache group `index` says. stage: which of how many. tensor:
+    of its first layer."""
+    spec, shape = piece.spec, tuple(tensor.shape)
+    is_latent, is_state = kinds.is_latent(spec), kinds.is_state(spec)
+    window = kinds.window_of(spec)
     # Ranks of one latent differ in the tokens they have of it; of others in the heads, at least.
     tp_size = 1 if is_latent else config.parallel_config.tensor_parallel_size
-    shards = shards_of(config.parallel_config) if getattr(spec, "dcp_sharded", True) else 1
+    shards = kinds.shards_of(config.parallel_config) if getattr(spec, "dcp_sharded", True) else 1
     fields = {
         "model": str(config.model_config.model),
         "revision": revision,
         "dtype": describe(tensor.dtype),
         "quantisation": str(getattr(config.cache_config, "cache_dtype", "auto")),
         "layout": (_layout_name(tensor, shape, block_count,
-                                _backend_of(config, group.layer_names[0]))
+                                _backend_of(config, piece.layer_names[0]))
                    + _interleaving(config.parallel_config, shards)
                    + (_states(config, spec) if is_state else "")),
-        "layers": len(group.layer_names),
+        "layers": len(piece.layer_names),
         "kv_heads": int(getattr(spec, "num_kv_heads", 1)),
         "head_size": int(getattr(spec, "head_size", shape[-1])),
-        "block_tokens": block_tokens_of(spec, shards),
+        "block_tokens": kinds.block_tokens_of(spec, shards),
         "salt": computation_of(config.model_config),
-        "attention": ("state" if is_state else "sliding" if window else "mla" if is_latent
-                      else "gqa"),
+        "attention": ("state" if is_state else "chunked" if kinds.is_chunked(spec)
+                      else "sliding" if window else "mla" if is_latent else "gqa"),
         "window_tokens": window,
         "tp_size": tp_size,
         "cp_size": shards,
@@ -130,7 +69,8 @@ def layout_of(config: Any, group: Any, index: int, revision: str, stage: Tuple[i
         "pp_size": stage[1],
         "attention_group": index,
     }
-    return GroupLayout(fields, part_bytes, max(tp_size, shards), window, is_state)
+    return GroupLayout(fields, part_bytes, max(tp_size, shards), window, kinds.is_chunked(spec),
+                       is_state)
 
 
 def _states(config: Any, spec: Any) -> str:
@@ -191,9 +131,26 @@ def computation_of(model: Any) -> str:
     return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
-def revision_of(config: Any) -> str:
-    """A digest of what the weights come from; a random word if that is unknown."""
-    model, load = config.model_config, config.load_config
+def weights_of(config: Any, revision: Optional[str]) -> str:
+    """Of the model, and of a draft that has a KV cache, too. revision: as the configuration names
+    it, if it does; a branch of the draft's is then taken for what it says."""
+    found = revision or revision_of(config)
+    method = drafts.method_of(config)
+    if not method:
+        return found
+    draft = getattr(config.speculative_config, "draft_model_config", None)
+    said = [method, computation_of(draft)]
+    if draft is not None and str(draft.model) != str(config.model_config.model):
+        said += [str(draft.model), str(draft.revision)]
+        if not revision or pathlib.Path(str(draft.model)).is_dir():
+            said.append(revision_of(config, draft))
+    return f"{found}-draft-{hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]}"
+
+
+def revision_of(config: Any, model: Any = None) -> str:
+    """A digest of what the weights come from; a random word if that is unknown. model: None: the
+    model's own configuration."""
+    model, load = model or config.model_config, config.load_config
     path = pathlib.Path(str(model.model))
     if describe(getattr(load, "load_format", "")).endswith("dummy"):
         seed = getattr(model, "seed", 0)

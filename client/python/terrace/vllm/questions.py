@@ -1,6 +1,6 @@
 """The keys of prompts, and what the daemon is asked about them."""
 import dataclasses
-from typing import TYPE_CHECKING, Any, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple
 
 from ..calls import Hints, Keys
 from ..epochs import Weights, both, masked
@@ -8,6 +8,7 @@ from ..errors import Unavailable
 from ..group import Group
 from ..requests import Asker, Pending
 from .adapters import Adapters
+from .drafts import behind, is_told_apart, keyed
 
 if TYPE_CHECKING:
     from .events import KvEvents
@@ -23,23 +24,26 @@ class PromptKeys:
     """Keys of a prompt's first blocks, as far as they were needed. Kept: hashing a long prompt
     takes longer than the daemon's answer."""
     keys: Optional[Keys] = None
-    made_of: Optional[Tuple[int, bytes, List[bytes]]] = None  # daemon, mask, the last block's hash
+    made_of: Optional[Tuple[int, bytes, Sequence[bytes]]] = None  # daemon, mask, the last digest
     names: List[int] = dataclasses.field(default_factory=list)  # of KV events, of the same blocks
     told_count: int = 0  # of those whose facts KV events have
 
 
 class Questions:
     """Of one scheduler. block_tokens: tokens of a block; hashes_per_block: vLLM's hashes of one,
-    where they are finer. events: what routers are told, if they are."""
+    where they are finer; looks_ahead: a draft's: what is behind a block is part of its key.
+    events: what routers are told, if they are."""
 
     def __init__(self, asker: Asker, adapters: Adapters, weights: Weights, *, block_tokens: int,
-                 hashes_per_block: int, events: Optional["KvEvents"] = None):
+                 hashes_per_block: int, looks_ahead: bool = False,
+                 events: Optional["KvEvents"] = None):
         self.asker = asker
         self.group: Group = asker.group
         self._adapters = adapters
         self._weights = weights
         self._block_tokens = block_tokens
         self._hashes_per_block = hashes_per_block
+        self._looks_ahead = looks_ahead
         self._events = events
 
     def check_hashes(self, request: Any) -> None:
@@ -54,6 +58,10 @@ class Questions:
         """Full blocks that can be shared: none while an adapter's weights are not known."""
         if self._adapters.mask_of(request) is None:
             return 0
+        if self._looks_ahead:
+            token_count = min(token_count, request.num_tokens - 1)
+            if not is_told_apart(request):
+                return 0
         return min(token_count // self._block_tokens,
                    len(request.block_hashes) // self._hashes_per_block)
 
@@ -69,22 +77,30 @@ class Questions:
         hashes: List[bytes] = request.block_hashes[(first + 1) * n - 1:last * n:n]
         return hashes
 
+    def _digests(self, request: Any, first: int, last: int) -> Sequence[bytes]:
+        """What blocks are told apart by, whatever the weights."""
+        hashes = self._hashes(request, first, last)
+        if not self._looks_ahead:
+            return hashes
+        return keyed(hashes, [behind(request, (i + 1) * self._block_tokens)
+                              for i in range(first, last)])
+
     def keys(self, request: Any, made: PromptKeys, first: int, last: int) -> Keys:
         """Of blocks [first, last) of a prompt, and kept in `made`. Gone without a daemon, whose
         secret they are of."""
         boot_id = self.group.client.boot_id
         mask = both(self._adapters.mask_of(request) or b"", self._weights.mask)
         known = 0 if made.keys is None else len(made.keys)
-        if known > 0 and made.made_of != (boot_id, mask, self._hashes(request, known - 1, known)):
+        if known > 0 and made.made_of != (boot_id, mask, self._digests(request, known - 1, known)):
             made.keys, known = None, 0  # another daemon's secret, another prompt or epoch
             made.names, made.told_count = [], 0
         if known < last:
-            digests = masked(self._hashes(request, known, last), mask)
+            digests = masked(self._digests(request, known, last), mask)
             more = self.group.keys_of_digests(digests)
             if self._events is not None:
                 made.names += self._events.names(digests)
             made.keys = more if made.keys is None else made.keys + more
-            made.made_of = (boot_id, mask, self._hashes(request, last - 1, last))
+            made.made_of = (boot_id, mask, self._digests(request, last - 1, last))
         assert made.keys is not None
         return made.keys if (first, last) == (0, len(made.keys)) else made.keys[first:last]
 

@@ -11,7 +11,7 @@ from ..client import Client
 from ..errors import TerraceError, Unavailable
 from ..group import Group
 from ..space import Space, SpaceGroup
-from . import coded, model
+from . import coded, drafts, kinds
 from .messages import Layout
 from .settings import Settings
 
@@ -80,8 +80,9 @@ class Role:
         parallel = self._config.parallel_config
         if self.settings.socket is None:
             return "kv_connector_extra_config has no 'socket': name the domain's socket"
-        why = (model.refusal_of(self._kv_cache_config, model.shards_of(parallel))
-               or model.refusal_of_states(self._kv_cache_config, self._config)
+        why = (kinds.refusal_of(self._kv_cache_config, kinds.shards_of(parallel))
+               or kinds.refusal_of_states(self._kv_cache_config, self._config)
+               or drafts.refusal_of(self._config)
                or coded.refusal_of_configuration(self.settings.codec, self._config,
                                                  self._kv_cache_config))
         if why is not None:

@@ -7,6 +7,9 @@ Of a KV cache group with a window vLLM frees the blocks behind it while a reques
 promised ends where the daemon has the window; what is stored lacks what had been freed before the
 step in which it is stored.
 
+With chunked local attention a window begins with the next token's chunk, so that nothing is needed
+where a chunk begins.
+
 A group of states (Mamba, linear attention) is one with a window of a token: the block that ends
 where a hit does has all that is needed. Which blocks have the state after exactly their last token,
 once a step has run, vLLM hands over by id; no other is stored.
@@ -33,6 +36,7 @@ from ..group import Group
 from ..requests import Asker, Pending
 from .adapters import Adapters
 from .arrivals import Promise, Prompt, worth
+from .drafts import Drafting, Drafts
 from .fences import Fences
 from .hints import EngineHints, Said
 from .messages import NO_BLOCK, Load, Step, Store
@@ -59,6 +63,7 @@ class _Tracked:
     keys: PromptKeys = dataclasses.field(default_factory=PromptKeys)
     computed_tokens: int = 0  # when its last step began
     stored_count: int = 0  # blocks that were offered to the store, or came from it
+    noted_count: int = 0  # of which a draft's book has that they were computed, or were there
     skip_count: int = 0  # of the lookup: blocks vLLM has itself
     lookup: Optional[Pending] = None
     promise: Optional[Promise] = None  # of the lookup, once it has been answered
@@ -71,6 +76,7 @@ class _Tracked:
     is_stale: bool = False  # the weights have changed since it began: nothing of it is stored
     passed_at: Optional[int] = None  # the daemon has blocks that are likelier to be asked for than
     # this one and those behind it: they are not offered
+    drafted_tokens: Optional[int] = None  # a step has left out the draft from there on; None: none
     said: Said = Said()
     store_count: int = 0  # reserved, or in the workers
     endings: List[Tuple[Keys, Hints]] = dataclasses.field(default_factory=list)  # to be said when
@@ -110,23 +116,28 @@ class SchedulerHalf:
     """See the page. lookup_wait_s: how long one question may hold the scheduler up."""
 
     def __init__(self, group: Group, *, block_tokens: int, adapters: Adapters, weights: Weights,
-                 windows: Sequence[int] = (0,), state_groups: Container[int] = (),
-                 hashes_per_block: int = 1, worker_count: int = 1, timeout_s: float = 0.05,
-                 load_timeout_s: float = 10.0, lookup_wait_s: float = 0.0005,
-                 hooks_come_first: bool = True, hints: Optional[EngineHints] = None,
-                 may_give_up: bool = True, events: Optional["KvEvents"] = None):
+                 windows: Sequence[int] = (0,), chunked_groups: Container[int] = (),
+                 state_groups: Container[int] = (),
+                 hashes_per_block: int = 1, drafting: Drafting = Drafting(), worker_count: int = 1,
+                 timeout_s: float = 0.05, load_timeout_s: float = 10.0,
+                 lookup_wait_s: float = 0.0005, hooks_come_first: bool = True,
+                 hints: Optional[EngineHints] = None, may_give_up: bool = True,
+                 events: Optional["KvEvents"] = None):
         self.adapters = adapters
         self.hints = hints or EngineHints()
         self._may_give_up = may_give_up  # a load that fails is computed, and fails no request
         self.block_tokens = block_tokens
         self.windows = windows  # tokens before the next one that each KV cache group keeps; 0: all
+        self._chunked_groups = chunked_groups  # of which the window is the next token's chunk
         self.state_groups = state_groups
         self.worker_count = worker_count
         self.lookup_wait_s = lookup_wait_s
         self._load_timeout_s = load_timeout_s
         self._asker = Asker(group, timeout_s, load_timeout_s)
         self._questions = Questions(self._asker, adapters, weights, block_tokens=block_tokens,
-                                    hashes_per_block=hashes_per_block, events=events)
+                                    hashes_per_block=hashes_per_block,
+                                    looks_ahead=drafting.looks_ahead, events=events)
+        self._drafts = Drafts(drafting, block_tokens)
         self._fences = Fences(hooks_come_first, bool(state_groups))
         self._tracked: Dict[str, _Tracked] = {}
         self._loading: Dict[str, _Loading] = {}  # also of requests that have ended since
@@ -212,12 +223,21 @@ class SchedulerHalf:
         """Blocks [first, last) of `table`, but those that vLLM frees, or has no need of, when
         `next_token` is computed."""
         kept = []
-        for block_ids, window in zip(table, self.windows):
-            begin = max(0, next_token - window) // self.block_tokens if window else 0
+        for index, (block_ids, window) in enumerate(zip(table, self.windows)):
+            begin = self._first_kept(index, next_token)
             # vLLM puts block 0, its null block, where a window has passed.
             kept.append([b if i >= begin and (b != 0 or not window) else NO_BLOCK
                          for i, b in enumerate(block_ids[first:last], first)])
         return kept
+
+    def _first_kept(self, group: int, next_token: int) -> int:
+        """The first block of a KV cache group that computing `next_token` needs."""
+        window = self.windows[group]
+        if window == 0:
+            return 0
+        if group in self._chunked_groups:
+            return next_token // window * window // self.block_tokens
+        return max(0, next_token - window) // self.block_tokens
 
     def allocated(self, request: Any, table: Sequence[Sequence[int]], external_tokens: int
                   ) -> None:
@@ -234,10 +254,12 @@ class SchedulerHalf:
             return
         assert lookup is not None, "tokens of no lookup"
         first, count = tracked.skip_count, external_tokens // self.block_tokens
-        self._fences.write(tracked.table, first)
+        self._write(tracked.table, first)
         tracked.stored_count = max(tracked.stored_count, first + count)
         tracked.computed_tokens = (first + count) * self.block_tokens
         wanted = self._kept(tracked.table, first, first + count, tracked.computed_tokens)
+        if self._drafts.look_ahead:
+            self._drafts.computed(wanted, first, request)
         self._loading[request.request_id] = _Loading(lookup, request, wanted, count)
         token = lookup.lease.token
         wait_s = tracked.promise.wait_s if tracked.promise is not None else None
@@ -287,6 +309,11 @@ class SchedulerHalf:
         self._end_in_workers(number)
         return True
 
+    def _write(self, table: Sequence[Sequence[int]], first: int) -> None:
+        """vLLM, or a load, writes to these blocks from now on."""
+        self._fences.write(table, first)
+        self._drafts.written(table, first)
+
     def take_loads(self) -> List[Load]:
         """What was allocated and is not with the workers yet."""
         loads, self._new_loads = self._new_loads, []
@@ -295,11 +322,13 @@ class SchedulerHalf:
     def _follow(self, output: Any) -> None:
         """Learns the blocks of what is scheduled, and offers the full ones that are computed."""
         chunks: List[Tuple[int, int]] = []
+        self._note_undrafted(output)
         for new in output.scheduled_new_reqs:
-            self._fences.write(new.block_ids, new.num_computed_tokens // self.block_tokens)
+            self._write(new.block_ids, new.num_computed_tokens // self.block_tokens)
             tracked = self._tracked.get(new.req_id)
             if tracked is not None:
                 tracked.table = [list(block_ids) for block_ids in new.block_ids]
+                self._begin_drafted(tracked, new.num_computed_tokens)
                 self._offer(tracked, new.num_computed_tokens)
                 self._note_prefill(tracked, output, chunks)
         cached = output.scheduled_cached_reqs
@@ -307,7 +336,7 @@ class SchedulerHalf:
             more = cached.new_block_ids[i]
             is_resumed = request_id in (getattr(cached, "resumed_req_ids", None) or ())
             computed_tokens = cached.num_computed_tokens[i] if is_resumed else 0
-            self._fences.write(more or (), computed_tokens // self.block_tokens)
+            self._write(more or (), computed_tokens // self.block_tokens)
             tracked = self._tracked.get(request_id)
             if tracked is None:
                 continue
@@ -315,10 +344,33 @@ class SchedulerHalf:
                 tracked.table = self._empty()
             for block_ids, new_ids in zip(tracked.table, more or ()):
                 block_ids += new_ids
+            if is_resumed:
+                self._begin_drafted(tracked, computed_tokens)
             self._offer(tracked, cached.num_computed_tokens[i])
             self._note_prefill(tracked, output, chunks)
         self._take_states(output)
         self.hints.clock.begin(chunks, sum(output.num_scheduled_tokens.values()))
+
+    def _begin_drafted(self, tracked: _Tracked, computed_tokens: int) -> None:
+        """Of blocks that vLLM has itself some may not be what their keys say."""
+        count = computed_tokens // self.block_tokens
+        tracked.noted_count = count
+        if not self._drafts.are_right(tracked.table, count, tracked.request):
+            tracked.stored_count = max(tracked.stored_count, count)
+
+    def _note_drafted(self, tracked: _Tracked, last: int) -> None:
+        """What it has computed up to block `last`, but what is another request's by now."""
+        first, tracked.noted_count = tracked.noted_count, max(tracked.noted_count, last)
+        if self._drafts.look_ahead and last > first:
+            self._drafts.computed(
+                self._kept(tracked.table, first, last, tracked.computed_tokens), first,
+                tracked.request, self._fences.written())
+
+    def _note_undrafted(self, output: Any) -> None:
+        for request_id, begin in self._drafts.undrafted(output).items():
+            tracked = self._tracked.get(request_id)
+            if tracked is not None and tracked.drafted_tokens is None:
+                tracked.drafted_tokens = min(begin, tracked.request.num_tokens - 1)
 
     @staticmethod
     def _note_prefill(tracked: _Tracked, output: Any, chunks: List[Tuple[int, int]]) -> None:
@@ -353,10 +405,13 @@ class SchedulerHalf:
         tracked.computed_tokens = computed_tokens
         if tracked.is_stale or tracked.passed_at is not None:
             return
-        last = min(self._questions.block_count(tracked.request, computed_tokens),
-                   *(len(block_ids) for index, block_ids in enumerate(tracked.table)
-                     if index not in self.state_groups))
+        last = min([self._questions.block_count(tracked.request, computed_tokens),
+                    *(len(block_ids) for index, block_ids in enumerate(tracked.table)
+                      if index not in self.state_groups)])
         last = self._questions.published_count(tracked.request, last)
+        if tracked.drafted_tokens is not None:
+            last = min(last, tracked.drafted_tokens // self.block_tokens)
+        self._note_drafted(tracked, last)
         first = tracked.stored_count
         if last <= first or not (is_last or self._is_due(tracked, first, last)):
             return
@@ -387,7 +442,7 @@ class SchedulerHalf:
         for storing in self._storing:
             if storing.tracked is tracked:
                 storing.is_last_chance = True
-        tracked.table, tracked.states = self._empty(), {}
+        tracked.table, tracked.states, tracked.drafted_tokens = self._empty(), {}, None
         tracked.stored_count = 0
 
     def _drop_overwritten(self) -> None:

@@ -9,6 +9,7 @@ from ..group import Group
 from ..presence import Presence
 from . import model
 from .adapters import Adapters
+from .drafts import drafting_of
 from .hints import EngineHints
 from .messages import Layout, Load, StageLayout, Step
 from .metadata import Ranks, TerraceReports
@@ -124,8 +125,10 @@ class SchedulerRole(Role):
             self._make_events(group, block_tokens)
             self.scheduler = SchedulerHalf(
                 group, block_tokens=block_tokens, hashes_per_block=block_tokens // fine,
+                drafting=drafting_of(self._config, self._kv_cache_config.kv_cache_groups),
                 adapters=self.adapters, weights=self._weights, hints=self.hints,
-                windows=self.layout.windows, state_groups=self.layout.state_groups,
+                windows=self.layout.windows, chunked_groups=self.layout.chunked_groups,
+                state_groups=self.layout.state_groups,
                 worker_count=self._worker_count, timeout_s=self.settings.timeout_s,
                 load_timeout_s=self.settings.load_timeout_s,
                 lookup_wait_s=self.settings.lookup_wait_s, events=self.events,

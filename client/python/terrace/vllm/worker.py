@@ -16,7 +16,7 @@ from ..group import Group
 from ..leases import WriteLease
 from ..paged import Copy
 from .kv_memory import KvMemory
-from .messages import MARKER_BYTES, NO_BLOCK, Load, Step, Store
+from .messages import MARKER_BYTES, NO_BLOCK, Load, Share, Step, Store
 
 logger = logging.getLogger("vllm.terrace")
 _LOAD_THREADS = 2
@@ -34,20 +34,19 @@ class _Storing(NamedTuple):
 
 
 class WorkerHalf:
-    """See the page. make_copies: what copies, made at the first copy. Of each KV cache group:
-    members, this worker's place in the SpaceGroup, None where its stage has no layer; writes,
-    whether it is this worker who stores. marker: the member of which it writes that a block was
+    """See the page. make_copies: what copies, made at the first copy. shares: this worker's places
+    in the SpaceGroup. marker: the member of which it writes that a block was
     computed; None: no such is needed, or it is another worker's."""
 
     def __init__(self, group: Group, make_copies: Callable[[], Any], *,
-                 members: Sequence[Optional[int]], writes: Sequence[bool],
+                 shares: Sequence[Share],
                  timeout_s: float = 0.05, load_timeout_s: float = 10.0, read_flags: int = 0,
                  kv_memory: Optional[KvMemory] = None, marker: Optional[int] = None):
         self.group = group
         self._marker = marker
         self._read_flags = read_flags
-        self.members = members
-        self.writes = writes
+        self.shares = shares
+        self._stores = any(share.is_ours for share in shares)
         self.timeout_s = timeout_s
         self.load_timeout_s = load_timeout_s
         self._make_copies = make_copies
@@ -109,9 +108,9 @@ class WorkerHalf:
         is_stuck = False
         for store in step.stores:
             begun = None
-            is_dropped = any(self.writes)
+            is_dropped = self._stores
             try:
-                may_store = any(self.writes) and not self.group.client.is_reader
+                may_store = self._stores and not self.group.client.is_reader
                 if may_store and not is_stuck and self._has_room():
                     begun = self._store(store)
                     is_dropped = False
@@ -135,10 +134,9 @@ class WorkerHalf:
 
     def _store(self, store: Store) -> Optional[_Storing]:
         """None: it has ended."""
-        ours = [(index, member, block_ids) for index, (member, is_ours, block_ids)
-                in enumerate(zip(self.members, self.writes, store.block_ids))
-                if is_ours and member is not None]
-        mask = sum(1 << member for _, member, _ in ours)
+        ours = [(share.member, store.block_ids[share.group]) for share in self.shares
+                if share.is_ours]
+        mask = sum(1 << member for member, _ in ours)
         mask |= 0 if self._marker is None else 1 << self._marker
         lease = self.group.join_write(Token(*store.token), mask)
         copies: List[Copy] = []
@@ -148,8 +146,8 @@ class WorkerHalf:
             if self._marker is not None:
                 lease.write(bytes(MARKER_BYTES * len(lease)), member=self._marker)
             counts: Dict[int, int] = {}
-            for index, member, block_ids in ours:
-                copies += self.copies.store(lease, index, member, block_ids, reserved)
+            for member, block_ids in ours:
+                copies += self.copies.store(lease, member, block_ids, reserved)
                 absent = [key for key in reserved if block_ids[key] == NO_BLOCK]
                 for key in absent:
                     lease.mark_absent(key, member)
@@ -271,24 +269,22 @@ class WorkerHalf:
     def _copy(self, load: Load, deadline: float) -> int:
         """How many blocks are in place and right."""
         count = len(load.block_ids[0])
-        ours = [(index, member, block_ids) for index, (member, block_ids)
-                in enumerate(zip(self.members, load.block_ids)) if member is not None]
+        ours = [(share.member, load.block_ids[share.group]) for share in self.shares]
         if not ours:
             return count  # all of it is other stages'
-        mask = sum(1 << member for _, member, _ in ours)
+        mask = sum(1 << member for member, _ in ours)
         with self.group.join_read(Token(*load.token), mask, flags=self._read_flags) as lease:
             try:
                 lease.wait_ready(count, max(0.0, deadline - time.monotonic()))
             except Unavailable:
                 count = min(count, lease.ready_count)
             with self._kv_memory.used():
-                for index, member, block_ids in ours:
+                for member, block_ids in ours:
                     if count > 0:
-                        self.copies.load(lease, index, member, block_ids[:count],
-                                         self.load_timeout_s)
+                        self.copies.load(lease, member, block_ids[:count], self.load_timeout_s)
         self._count(loaded_bytes=self._bytes_of({
             member: sum(block != NO_BLOCK for block in block_ids[:count])
-            for _, member, block_ids in ours}))
+            for member, block_ids in ours}))
         return count
 
     def take_loaded(self) -> Tuple[Set[str], Set[str]]:

@@ -2,14 +2,14 @@
 import dataclasses
 import functools
 import logging
-from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from ..client import Client
 from ..errors import TerraceError, Unsupported
 from ..group import ACQUIRE_DEVICE
 from ..paged import Device, PagedCache
 from ..pages import Pages
-from . import coded, model
+from . import coded, kinds, model
 from .copies import CudaEngine, HostEngine, InStep, Queued
 from .kv_memory import KvMemory
 from .messages import GroupLayout, Layout, Load, StageLayout, Step
@@ -29,8 +29,8 @@ class WorkerRole(Role):
         self.worker: Optional[WorkerHalf] = None
         self.has_told_layout = False
         self._stage_layout: Optional[StageLayout] = None
-        self._pages: List[Pages] = []  # of each KV cache group
-        self._coded: List[Optional[coded.CodedPages]] = []  # in their place under a codec
+        self._pages: List[Pages] = []  # of each KV cache group its pieces, as its shares are
+        self._coded: List[coded.CodedPages] = []  # in their place under a codec
         self._device: Optional[Device] = None  # None: the step copies
         self._engine: Any = HostEngine()
         self._lost_loads: List[Load] = []  # it was turned off: failed, and reported
@@ -74,38 +74,38 @@ class WorkerRole(Role):
 
     def _read_opaque(self, groups: Sequence[Any], kv_caches: Dict[str, Any]) -> StageLayout:
         """Pages as they lie."""
-        self._pages = [Pages(kv_caches, group.layer_names, self._kv_cache_config.num_blocks)
-                       for group in groups]
+        cut = self._cut(groups, kv_caches)
+        self._pages = [piece.pages for pieces in cut for piece in pieces]
         if self._device is not None:
             for pages in self._pages:
                 pages.check_uniform()
         return StageLayout([
-            self._layout_of(index, group, kv_caches, pages.part_bytes)
-            for index, (group, pages) in enumerate(zip(groups, self._pages))])
+            [self._layout_of(index, piece, kv_caches, piece.pages.part_bytes) for piece in pieces]
+            for index, pieces in enumerate(cut)])
 
-    def _layout_of(self, index: int, group: Any, kv_caches: Dict[str, Any],
-                   part_bytes: Tuple[int, ...]) -> Optional[GroupLayout]:
-        if not group.layer_names:
-            return None
-        revision = self.settings.revision or model.revision_of(self._config)
+    def _cut(self, groups: Sequence[Any], kv_caches: Dict[str, Any]) -> List[List[model.Piece]]:
+        """Of each group the layers whose pages are alike."""
+        return [model.pieces_of(group, kv_caches, self._kv_cache_config.num_blocks)
+                for group in groups]
+
+    def _layout_of(self, index: int, piece: model.Piece, kv_caches: Dict[str, Any],
+                   part_bytes: Tuple[int, ...]) -> GroupLayout:
+        revision = model.weights_of(self._config, self.settings.revision)
         stage, _ = self._place
-        return model.layout_of(self._config, group, index, revision, (stage, self.stage_count),
-                               kv_caches[group.layer_names[0]], part_bytes,
+        return model.layout_of(self._config, piece, index, revision, (stage, self.stage_count),
+                               kv_caches[piece.layer_names[0]], part_bytes,
                                self._kv_cache_config.num_blocks)
 
     def _read_coded(self, groups: Sequence[Any], kv_caches: Dict[str, Any]) -> StageLayout:
         """Pages as a codec reads them. Refused by name where it cannot."""
         codec = str(self.settings.codec)
-        layouts: List[Optional[GroupLayout]] = []
-        for index, group in enumerate(groups):
-            layout = self._layout_of(index, group, kv_caches, ())
-            if layout is None:
-                self._coded.append(None)
-                layouts.append(None)
-                continue
-            tensors = [kv_caches[name] for name in group.layer_names]
-            pages, why = coded.pages_of(codec, group.kv_cache_spec, tensors,
-                                        model.kernels_of(self._config, group.layer_names[0]),
+        layouts: List[List[GroupLayout]] = [[] for _ in groups]
+        for index, piece in [(index, piece) for index, pieces
+                             in enumerate(self._cut(groups, kv_caches)) for piece in pieces]:
+            layout = self._layout_of(index, piece, kv_caches, ())
+            tensors = [kv_caches[name] for name in piece.layer_names]
+            pages, why = coded.pages_of(codec, piece.spec, tensors,
+                                        model.kernels_of(self._config, piece.layer_names[0]),
                                         self._kv_cache_config.num_blocks)
             if pages is not None:
                 layout.fields, layout.part_bytes, refusal = coded.encode(
@@ -114,8 +114,9 @@ class WorkerRole(Role):
             if why:
                 self.refuse(why)
                 return StageLayout([], why)
+            assert pages is not None
             self._coded.append(pages)
-            layouts.append(layout)
+            layouts[index].append(layout)
         return StageLayout(layouts)
 
     def _open_device(self, places: Dict[str, Any]) -> None:
@@ -160,18 +161,15 @@ class WorkerRole(Role):
         """Made when the daemon is there and the layout of all stages is known."""
         if self.worker is None and self.layout is not None:
             stage, tp_rank = self._place
-            members = self.layout.members_of(stage, tp_rank)
+            shares = self.layout.shares_of(stage, tp_rank)
             marker = self.layout.marker_member(stage, tp_rank)
-            group = self.open_group(sum(1 << member for member in (*members, marker)
-                                        if member is not None),
+            mask = sum(1 << share.member for share in shares)
+            group = self.open_group(mask | (0 if marker is None else 1 << marker),
                                     timeout_s or self.settings.timeout_s)
             if group is None:
                 return None
-            writes = [each is not None and tp_rank < each.rank_count
-                      for each in self.layout.stages[stage].groups]
             in_device = self.settings.reads_hbm and self._device is not None
-            self.worker = WorkerHalf(group, self._make_copies, members=members, writes=writes,
-                                     marker=marker,
+            self.worker = WorkerHalf(group, self._make_copies, shares=shares, marker=marker,
                                      read_flags=ACQUIRE_DEVICE if in_device else 0,
                                      kv_memory=self._kv_memory,
                                      timeout_s=self.settings.timeout_s,
@@ -180,19 +178,18 @@ class WorkerRole(Role):
 
     def _make_copies(self) -> Any:
         """Made at the first copy."""
-        if self._device is None:
-            return InStep(self._pages)
         assert self.client is not None and self.worker is not None
+        members = [share.member for share in self.worker.shares]
+        if self._device is None:
+            return InStep(dict(zip(members, self._pages)))
         spaces, device = self.spaces(), self._device
-        own = [None if member is None else spaces[member] for member in self.worker.members]
+        make: Dict[int, Callable[[], PagedCache]] = {}
         if self.settings.codec is not None:
-            make = [None if pages is None or space is None
-                    else functools.partial(pages.cache, device, space)
-                    for pages, space in zip(self._coded, own)]
+            for member, coded_pages in zip(members, self._coded):
+                make[member] = functools.partial(coded_pages.cache, device, spaces[member])
         else:
-            make = [None if space is None
-                    else functools.partial(PagedCache.opaque, device, space, pages)
-                    for pages, space in zip(self._pages, own)]
+            for member, pages in zip(members, self._pages):
+                make[member] = functools.partial(PagedCache.opaque, device, spaces[member], pages)
         return Queued(self.client, device, self._engine, make)
 
     # ---- sleep ----
@@ -283,7 +280,7 @@ class WorkerRole(Role):
         """A request that lost a block is computed from its start: of several KV cache groups vLLM
         takes no block ids, and what is behind a window was not loaded."""
         groups = getattr(self._kv_cache_config, "kv_cache_groups", ())
-        return len(groups) > 1 or any(model.has_window(group) for group in groups)
+        return len(groups) > 1 or any(kinds.has_window(group) for group in groups)
 
     @property
     def failed(self) -> Set[str]:

@@ -187,6 +187,73 @@ TEST(Store, AMatchNeedsEveryWindowWhole) {
   EXPECT_EQ(w.MatchCount(s, group, World::Keys(1)), 0u);
 }
 
+// Puts six blocks of which the second member, of chunks, has bytes for those in `present`.
+uint32_t OpenChunked(World& w, SessionId s, uint32_t chunk_tokens,
+                     const std::vector<uint32_t>& present) {
+  SpaceSpec chunked = TestSpace(1, /*window_blocks=*/1);
+  chunked.attention = AttentionKind::kChunked;
+  chunked.window_tokens = chunk_tokens;
+  const uint32_t group = w.OpenGroup(s, TestGroup("chunks", {TestSpace(0), chunked}));
+  const auto keys = World::Keys(6);
+  const ReserveResult reserved = w.Reserve(s, group, keys);
+  std::vector<protocol::CommitEntry> entries;
+  for (uint32_t i = 0; i < 6; ++i) {
+    for (uint32_t m = 0; m < 2; ++m) {
+      auto entry =
+          w.Write(s, group, keys[i], i, m, reserved.keys[i].commit_id, reserved.slots[2 * i + m])
+              .entry;
+      if (m == 1 && std::find(present.begin(), present.end(), i) == present.end()) {
+        entry.flags = protocol::kCommitAbsent;
+        entry.part_count = 0;
+      }
+      entries.push_back(entry);
+    }
+  }
+  EXPECT_EQ(w.Commit(s, {.token = reserved.reply.token}, entries).reply.sealed_count, 6u);
+  w.Release(s, reserved.reply.token);
+  w.Run();
+  return group;
+}
+
+TEST(Store, OfAChunkedMemberAMatchNeedsTheNextTokensChunk) {
+  World w({.segments_max = 4});
+  const SessionId s = w.Open();
+  const uint32_t group = OpenChunked(w, s, 3 * 16, {0, 3});
+  std::vector<uint32_t> counts;
+  for (uint32_t n = 1; n <= 6; ++n) counts.push_back(w.MatchCount(s, group, World::Keys(n)));
+  EXPECT_EQ(counts, (std::vector<uint32_t>{1, 1, 3, 4, 4, 6}));
+  EXPECT_EQ(w.Acquire(s, group, World::Keys(5)).reply.block_count, 4u);
+}
+
+TEST(Store, AChunkThatBeginsWithinABlockNeedsThatBlock) {
+  World w({.segments_max = 4});
+  const SessionId s = w.Open();
+  // Chunks begin at tokens 40 and 80: within block 2, and with block 5.
+  const uint32_t group = OpenChunked(w, s, 40, {0, 3, 4});
+  std::vector<uint32_t> counts;
+  for (uint32_t n = 1; n <= 6; ++n) counts.push_back(w.MatchCount(s, group, World::Keys(n)));
+  EXPECT_EQ(counts, (std::vector<uint32_t>{1, 1, 1, 1, 5, 5}));
+}
+
+TEST(Store, ChunksAreCountedFromTheBeginningOfThePrompt) {
+  World w({.segments_max = 4});
+  const SessionId s = w.Open();
+  const uint32_t group = OpenChunked(w, s, 3 * 16, {0, 3, 4, 5});
+  const auto keys = World::Keys(6);
+  // What the asker has itself needs nothing of the daemon: of [1, 2) nothing is there, and behind
+  // [1, 3) a chunk begins.
+  for (const uint32_t end : {2u, 3u}) {
+    const std::vector<BlockKey> asked(keys.begin() + 1, keys.begin() + end);
+    KeysQuery query = w.Query(s, group, asked);
+    query.parent = keys[0];
+    query.first_position = 1;
+    EXPECT_EQ(w.Acquire(query).reply.block_count, end == 2 ? 0u : 2u);
+    PrefixMatch match;
+    EXPECT_TRUE(w.store->prefixes().Match(&match).Step(query).ok());
+    EXPECT_EQ(match.reply.block_count, end == 2 ? 0u : 2u);
+  }
+}
+
 TEST(Store, UnderPressureAWindowedMemberKeepsItsWindowOnly) {
   // Sixteen slots for the full member, eight for the windowed one.
   World w({.segments_max = 3});
