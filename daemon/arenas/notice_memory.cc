@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -39,7 +40,10 @@ Status NoticeMemory::Create(const std::string& domain_name) {
   if (fd < 0) return Failed("memfd_create");
   Status status;
   void* mapped = MAP_FAILED;
-  if (ftruncate(fd, static_cast<off_t>(kNoticePageBytes)) != 0) {
+  // A memfd is everybody's to open again; whoever is handed this one has it open to read.
+  if (fchmod(fd, 0600) != 0) {
+    status = Failed("fchmod");
+  } else if (ftruncate(fd, static_cast<off_t>(kNoticePageBytes)) != 0) {
     status = Failed("ftruncate");
   } else if (mapped = mmap(nullptr, kNoticePageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
              mapped == MAP_FAILED) {

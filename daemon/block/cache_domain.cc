@@ -31,7 +31,9 @@ CacheDomain::CacheDomain(uint32_t domain_index_in_store, DomainOptions domain_op
                                      .write_bytes_per_day = options.write_bytes_per_day})),
       meter({.dram_bytes = options.segments_max * options.segment_bytes,
              .below_bytes = CapacityBelow(options),
-             .seed = options.table_seed}) {
+             .seed = options.table_seed}),
+      shared_copies(domain_index, options.shared.tier == nullptr ? 0 : options.shared.copies_max,
+                    store_seams.deadlines) {
   TERRACE_CHECK(dram_policy != nullptr, "eviction_policy is one of EvictionPolicyNames()");
   TERRACE_CHECK(admission != nullptr, "admission_policy is one of AdmissionPolicyNames()");
   TERRACE_CHECK(
@@ -49,6 +51,21 @@ CacheDomain::CacheDomain(uint32_t domain_index_in_store, DomainOptions domain_op
                   "lower_eviction_policy is one of EvictionPolicyNames()");
   }
   if (options.device.tier != nullptr) AddDevice();
+}
+
+// A server keeps it for a time from when it was given. One that was found may have been there long:
+// it is looked at again soon.
+void CacheDomain::NoteSharedCopy(BlockId id, uint64_t at_us, SharedOrigin origin) {
+  constexpr uint64_t kFoundShare = 8;
+  const Block& b = block(id);
+  const RadixIndex::Node& node = index.node(id);
+  const Group& group = group_of(b);
+  const uint64_t window_us =
+      options.shared.window_us / (origin == SharedOrigin::kFound ? kFoundShare : 1);
+  const uint64_t until_us = options.shared.window_us == 0 ? kNever : at_us + window_us;
+  SharedCopies::Copy copy{.event_hash = b.event_hash, .stream = group.kv_event_stream};
+  if (node.parent != kBlockNone) copy.parent_hash = block(node.parent).event_hash;
+  shared_copies.Note({group.id(), node.key}, copy, std::min(until_us, b.expires_us));
 }
 
 void CacheDomain::AddDevice() {

@@ -21,6 +21,7 @@
 #include "daemon/block/lease_table.h"
 #include "daemon/block/owned_by.h"
 #include "daemon/block/seams.h"
+#include "daemon/block/shared_copies.h"
 #include "daemon/block/store_listener.h"
 #include "daemon/index/radix_index.h"
 #include "daemon/index/tree_walk.h"
@@ -196,6 +197,8 @@ struct CacheDomain {
   BlockRecord RecordOf(BlockId id, const LocalMember& local) const;
   TouchContext ContextOf(const protocol::Hints& hints) const;
 
+  // The shared tier has the block, given or found there at that time.
+  void NoteSharedCopy(BlockId id, uint64_t at_us, SharedOrigin origin);
   void AddDevice();
   // `limits` have changed, and these options are from now on as they say, as far as CopyTunable
   // says. An admission policy with another budget begins with what the last one has learned; one of
@@ -238,6 +241,7 @@ struct CacheDomain {
   OwnedBy<BlockHolds, uint32_t> fenced_slot_count;
   // Rises when the shared tier has been away and may have lost what it had.
   OwnedBy<SharedWriter, uint32_t> shared_epoch{1};
+  SharedCopies shared_copies;  // SharedWriter, SharedReader
   OwnedBy<Lifecycle, uint64_t> reserved_count;
   OwnedBy<BlockHints, uint64_t> pinned_blocks;  // by clients' own pins, which have no name
   OwnedBy<BlockHints, uint64_t> pinned_bytes;

@@ -1,8 +1,8 @@
 // DeadlineHeap: what is to happen when. One heap for all deadlines of the store; entries can be
 // taken back by their handle. Equal deadlines come in the order they were added, so replays agree.
 //
-// THREADING: one thread. LIMITS: one entry a session, pending request, expiring block and named
-// pin, all bounded.
+// THREADING: one thread. LIMITS: one entry a session, pending request, expiring block, named pin
+// and shared copy, all bounded.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +22,7 @@ enum class DeadlineKind : uint8_t {
   kSeek,
   kRoom,
   kNamedPin,
+  kSharedCopy,
 };
 
 struct Deadline {

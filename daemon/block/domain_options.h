@@ -10,6 +10,7 @@
 #include "daemon/block/kv_event_sink.h"
 #include "daemon/block/seams.h"
 #include "daemon/block/session_quota.h"
+#include "daemon/block/shared_copies.h"
 #include "daemon/block/store_listener.h"
 #include "terrace/arena_layout.h"
 #include "terrace/checksum.h"
@@ -32,6 +33,7 @@ struct SharedUse {
   bool is_storing_hits_only = false;      // what was asked for once more
   uint64_t queue_bytes_max = 256 * kMiB;  // of blocks waiting to be stored
   uint64_t seek_us = 10'000;              // how long an Acquire waits to learn what is there
+  uint32_t copies_max = SharedCopies::kCopiesMax;  // that are known to be there
 };
 
 // The memory of a device that clients of the domain map, and what the domain does with it.

@@ -12,11 +12,14 @@
 
 namespace terrace {
 
-enum class KvEventMedium : uint8_t { kDram, kPersistent };
-inline constexpr uint32_t kKvEventMediumCount = 2;
+// kDevice: the daemon's own tier in a device's memory. kShared: the tier that hosts share.
+enum class KvEventMedium : uint8_t { kDram, kPersistent, kDevice, kShared };
+inline constexpr uint32_t kKvEventMediumCount = 4;
 
 struct KvEvent {
-  enum class Kind : uint8_t { kStored, kRemoved };
+  // Between kAllBegins and kAllEnds, which are of no stream, everything is told anew: what was told
+  // before is void.
+  enum class Kind : uint8_t { kStored, kRemoved, kAllBegins, kAllEnds };
 
   uint64_t hash = 0;         // the engine's; never 0
   uint64_t parent_hash = 0;  // of a stored block; 0: it begins a prompt, or its parent has none
@@ -45,10 +48,9 @@ class KvEventSink {
   virtual ~KvEventSink() = default;
   // Where events of the group's blocks belong. kStreamNone: nobody is told of them.
   virtual uint32_t StreamOf(uint32_t domain_index, const SpaceGroupSpec& spec) = 0;
-  // In order. Without room for all of them they are lost: the sink then takes back all it has told
-  // and asks for everything again.
+  // In order. Without room for all of them they are lost: the sink then asks for everything anew.
   virtual void Publish(std::span<const KvEvent> events) = 0;
-  // For so many events at least.
+  // For so many events at least, and some removals, which cannot wait, beside them.
   virtual bool HasRoom(size_t event_count) const = 0;
 };
 

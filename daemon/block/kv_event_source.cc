@@ -5,6 +5,8 @@
 namespace terrace {
 namespace {
 
+constexpr uint32_t kTurn = protocol::kBlocksPerTurnMax;
+
 constexpr uint8_t BitOf(KvEventMedium medium) {
   return static_cast<uint8_t>(1u << static_cast<uint32_t>(medium));
 }
@@ -13,11 +15,13 @@ constexpr uint8_t BitOf(KvEventMedium medium) {
 
 uint8_t KvEventSource::PlacesOf(const Block& block) const {
   if (block.phase != BlockPhase::kSealed) return 0;
+  const auto is_in = [&](uint32_t tier) {
+    return tier != kLowerTiersMax && block.lower[tier].is_readable();
+  };
   uint8_t places = 0;
   if (block.dram.is_readable() || block.is_adopted()) places |= BitOf(KvEventMedium::kDram);
-  if (d_.persistent_tier != kLowerTiersMax && block.lower[d_.persistent_tier].is_readable()) {
-    places |= BitOf(KvEventMedium::kPersistent);
-  }
+  if (is_in(d_.persistent_tier)) places |= BitOf(KvEventMedium::kPersistent);
+  if (is_in(d_.device_tier)) places |= BitOf(KvEventMedium::kDevice);
   return places;
 }
 
@@ -27,7 +31,14 @@ void KvEventSource::Tell(BlockId id) {
   const uint8_t before = told;
   if (places == before) return;
   told = places;
-  Send(id, places & ~before, KvEvent::Kind::kStored);
+  if (id >= next_block_) return;
+  const uint8_t come = places & ~before;
+  if (HasRoom(1)) {
+    Send(id, come, KvEvent::Kind::kStored);
+  } else if (come != 0) {
+    told &= ~come;
+    late_block_ = std::min(late_block_, id);
+  }
   Send(id, before & ~places, KvEvent::Kind::kRemoved);
 }
 
@@ -56,27 +67,94 @@ void KvEventSource::TellLeft(BlockRange range) {
     for (BlockId id = end; id-- > range.first;) {
       uint8_t& told = ToldOf(id);
       if ((told & BitOf(static_cast<KvEventMedium>(medium))) == 0) continue;
+      told &= ~BitOf(static_cast<KvEventMedium>(medium));
+      if (id >= next_block_) continue;
       leaving_.push_back({.hash = d_.block(id).event_hash,
                           .stream = stream,
                           .kind = KvEvent::Kind::kRemoved,
                           .medium = static_cast<KvEventMedium>(medium)});
-      told &= ~BitOf(static_cast<KvEventMedium>(medium));
     }
     if (!leaving_.empty() && stream != KvEventSink::kStreamNone) sink_->Publish(leaving_);
   }
 }
 
-void KvEventSource::Republish() {
-  if (sink_ != nullptr && d_.index.id_count() > 0) next_ = 0;
+// ---- the tier that hosts share ----
+
+void KvEventSource::OnSharedCopy(uint32_t number) {
+  const SharedCopies::Copy* const copy = d_.shared_copies.at(number);
+  if (copy == nullptr || copy->is_told || copy->event_hash == 0) return;
+  if (number < next_copy_ && !HasRoom(1)) {
+    late_copy_ = std::min(late_copy_, number);
+    return;
+  }
+  d_.shared_copies.SetTold(number, true);
+  if (number < next_copy_) SendCopy(*copy, KvEvent::Kind::kStored);
 }
 
-void KvEventSource::Step() {
-  constexpr uint32_t kTurn = protocol::kBlocksPerTurnMax;
-  if (!has_work() || !sink_->HasRoom(size_t{kTurn} * kKvEventMediumCount)) return;
+void KvEventSource::OnSharedCopyGone(uint32_t number) {
+  const SharedCopies::Copy& copy = d_.shared_copies.last(number);
+  if (copy.is_told && number < next_copy_) SendCopy(copy, KvEvent::Kind::kRemoved);
+}
+
+void KvEventSource::SendCopy(const SharedCopies::Copy& copy, KvEvent::Kind kind) {
+  if (copy.stream == KvEventSink::kStreamNone) return;
+  const KvEvent event{.hash = copy.event_hash,
+                      .parent_hash = kind == KvEvent::Kind::kStored ? copy.parent_hash : 0,
+                      .stream = copy.stream,
+                      .kind = kind,
+                      .medium = KvEventMedium::kShared};
+  sink_->Publish({&event, 1});
+}
+
+// ---- in turns ----
+
+void KvEventSource::Republish() {
+  if (sink_ == nullptr) return;
+  next_block_ = d_.index.id_count() > 0 ? 0 : kBlockNone;
+  next_copy_ = d_.shared_copies.number_end() > 0 ? 0 : SharedCopies::kNone;
+}
+
+bool KvEventSource::Step() {
+  if (!has_work() || !HasRoom(kTurn)) return false;
+  if (next_block_ != kBlockNone || (late_block_ != kBlockNone && !has_anew())) {
+    StepBlocks();
+  } else {
+    StepCopies();
+  }
+  return true;
+}
+
+void KvEventSource::StepBlocks() {
+  const bool is_anew = next_block_ != kBlockNone;
+  BlockId& next = is_anew ? next_block_ : late_block_;
   const uint32_t count = d_.index.id_count();
-  const uint32_t end = std::min(count, next_ + kTurn);
-  for (; next_ < end; ++next_) Send(next_, d_.block(next_).kv_event_places, KvEvent::Kind::kStored);
-  if (next_ >= count) next_ = kBlockNone;
+  for (uint32_t i = 0; i < kTurn && next < count; ++i) {
+    const BlockId id = next++;
+    if (is_anew) {
+      Send(id, d_.block(id).kv_event_places, KvEvent::Kind::kStored);
+    } else {
+      OnChange(id);
+    }
+  }
+  if (next >= count) next = kBlockNone;
+}
+
+void KvEventSource::StepCopies() {
+  const bool is_anew = next_copy_ != SharedCopies::kNone;
+  uint32_t& next = is_anew ? next_copy_ : late_copy_;
+  const uint32_t count = d_.shared_copies.number_end();
+  for (uint32_t i = 0; i < kTurn && next < count; ++i) {
+    const uint32_t number = next++;
+    const SharedCopies::Copy* const copy = d_.shared_copies.at(number);
+    if (copy == nullptr) {
+      if (is_anew) d_.shared_copies.SetTold(number, false);
+    } else if (is_anew && copy->is_told) {
+      SendCopy(*copy, KvEvent::Kind::kStored);
+    } else {
+      OnSharedCopy(number);
+    }
+  }
+  if (next >= count) next = SharedCopies::kNone;
 }
 
 }  // namespace terrace

@@ -1,6 +1,9 @@
 // KvEventSource: tells routers which blocks of a domain this host can serve, and from where, in the
 // engine's own hashes. A block is told of once it is Sealed and once it has gone; a copy whose
-// bytes a restart has still to verify counts, for whoever asks for it is served.
+// bytes a restart has still to verify counts, for whoever asks for it is served. Of the tier that
+// hosts share SharedCopies says what is known, of blocks that are here and of others.
+//
+// Without room what comes is told later, as it is then; what goes is told at once.
 //
 // Blocks whose engine gave them no hash are not told of.
 //
@@ -15,10 +18,12 @@
 
 namespace terrace {
 
-class KvEventSource {
+class KvEventSource final : public SharedCopyObserver {
  public:
   // Silent without a sink in the domain's options.
-  explicit KvEventSource(CacheDomain& domain) : d_(domain), sink_(domain.options.kv_events) {}
+  explicit KvEventSource(CacheDomain& domain) : d_(domain), sink_(domain.options.kv_events) {
+    if (sink_ != nullptr) d_.shared_copies.SetObserver(this);
+  }
 
   // The block is not what it was.
   void OnChange(BlockId id) {
@@ -28,16 +33,25 @@ class KvEventSource {
   void OnLeave(BlockRange range) {
     if (sink_ != nullptr) TellLeft(range);
   }
-  // Of where the block is nothing is left to be told.
+  void OnSharedCopy(uint32_t copy) override;
+  void OnSharedCopyGone(uint32_t copy) override;
+  // Of where the block is nothing is left to be told, or it will be.
   bool IsTold(BlockId id) const {
     const Block& block = d_.block(id);
-    return sink_ == nullptr || block.event_hash == 0 || block.kv_event_places == PlacesOf(block);
+    if (sink_ == nullptr || block.event_hash == 0) return true;
+    const uint8_t places = PlacesOf(block);
+    const bool is_later = late_block_ <= id && (block.kv_event_places & ~places) == 0;
+    return block.kv_event_places == places || is_later;
   }
-  // Tells again of every block, in the turns that follow.
+  // Tells of every block anew, in the turns that follow. REQUIRES: the sink was told that all
+  // begins, and is told when no domain has_anew any more.
   void Republish();
-  bool has_work() const { return next_ != kBlockNone; }
-  // Goes on with that, as far as the sink has room.
-  void Step();
+  bool has_anew() const { return next_block_ != kBlockNone || next_copy_ != SharedCopies::kNone; }
+  bool has_work() const {
+    return has_anew() || late_block_ != kBlockNone || late_copy_ != SharedCopies::kNone;
+  }
+  // Goes on with what is to be told. False if there is nothing, or no room for it.
+  bool Step();
 
  private:
   uint8_t& ToldOf(BlockId id) { return d_.blocks.Change<ToldPlaces>(id, {}).kv_event_places; }
@@ -45,10 +59,21 @@ class KvEventSource {
   void Tell(BlockId id);
   void TellLeft(BlockRange range);
   void Send(BlockId id, uint8_t places, KvEvent::Kind kind);
+  void SendCopy(const SharedCopies::Copy& copy, KvEvent::Kind kind);
+  bool HasRoom(uint32_t block_count) const {
+    return sink_->HasRoom(size_t{block_count} * kKvEventMediumCount);
+  }
+  void StepBlocks();
+  void StepCopies();
 
   CacheDomain& d_;
   KvEventSink* const sink_;
-  BlockId next_ = kBlockNone;     // of those to be told of again
+  // Those from there on are told anew: until then nothing is told of them.
+  BlockId next_block_ = kBlockNone;
+  uint32_t next_copy_ = SharedCopies::kNone;
+  // Some from there on were not told for want of room.
+  BlockId late_block_ = kBlockNone;
+  uint32_t late_copy_ = SharedCopies::kNone;
   std::vector<KvEvent> leaving_;  // while they are told of
 };
 

@@ -10,12 +10,18 @@ namespace {
 
 using Packer = msgpack::packer<msgpack::sbuffer>;
 
-constexpr std::string_view kMedia[kKvEventMediumCount] = {"CPU", "STORAGE"};
+// GPU would be the engine's own cache, in whose topic these may be.
+constexpr std::string_view kMedia[kKvEventMediumCount] = {"CPU", "STORAGE", "HBM", "EXTERNAL"};
 
 std::string_view MediumOf(const KvEvent& event) {
   const auto medium = static_cast<uint32_t>(event.medium);
   TERRACE_CHECK(medium < kKvEventMediumCount, "every medium has a name");
   return kMedia[medium];
+}
+
+// Seen from this host.
+std::string_view LocalityOf(const KvEvent& event) {
+  return event.medium == KvEventMedium::kShared ? "REMOTE" : "LOCAL";
 }
 
 // Whether `event` belongs into the event that `last` ends.
@@ -58,10 +64,9 @@ void PackHashes(Packer& packer, std::span<const KvEvent> run) {
   for (const KvEvent& event : run) packer.pack(event.hash);
 }
 
-void PackStored(Packer& packer, std::span<const KvEvent> run, uint32_t block_tokens,
-                KvEventEncoding encoding) {
-  const bool is_map = encoding == KvEventEncoding::kMap;
-  EventWriter writer(packer, encoding, "BlockStored", is_map ? 8 : 6);
+void PackStored(Packer& packer, std::span<const KvEvent> run, const KvEventForm& form) {
+  const bool is_map = form.encoding == KvEventEncoding::kMap;
+  EventWriter writer(packer, form.encoding, "BlockStored", is_map ? 8 : 6);
   PackHashes(writer.Field("block_hashes"), run);
   Packer& parent = writer.Field("parent_block_hash");
   if (run[0].parent_hash == 0) {
@@ -70,12 +75,12 @@ void PackStored(Packer& packer, std::span<const KvEvent> run, uint32_t block_tok
     parent.pack(run[0].parent_hash);
   }
   writer.Field("token_ids").pack_array(0);
-  writer.Field("block_size").pack(block_tokens);
+  writer.Field("block_size").pack(form.block_tokens);
   writer.Field("lora_id").pack_nil();
   writer.Field("medium").pack(MediumOf(run[0]));
   if (!is_map) return;
   writer.Field("lora_name").pack_nil();
-  writer.Field("locality").pack(std::string_view("LOCAL"));
+  writer.Field("locality").pack(LocalityOf(run[0]));
 }
 
 void PackRemoved(Packer& packer, std::span<const KvEvent> run, KvEventEncoding encoding) {
@@ -83,7 +88,7 @@ void PackRemoved(Packer& packer, std::span<const KvEvent> run, KvEventEncoding e
   EventWriter writer(packer, encoding, "BlockRemoved", is_map ? 3 : 2);
   PackHashes(writer.Field("block_hashes"), run);
   writer.Field("medium").pack(MediumOf(run[0]));
-  if (is_map) writer.Field("locality").pack(std::string_view("LOCAL"));
+  if (is_map) writer.Field("locality").pack(LocalityOf(run[0]));
 }
 
 // The array around `event_count` events, which `pack` writes.
@@ -101,19 +106,20 @@ std::string Batch(uint32_t event_count, double unix_s, const Pack& pack) {
 
 }  // namespace
 
-std::string EncodeKvEvents(std::span<const KvEvent> events, uint32_t block_tokens,
-                           KvEventEncoding encoding, double unix_s) {
-  uint32_t run_count = 0;
-  for (size_t i = 0; i < events.size(); i += RunLength(events.subspan(i))) ++run_count;
-  return Batch(run_count, unix_s, [&](Packer& packer) {
+std::string EncodeKvEvents(std::span<const KvEvent> events, const KvEventForm& form) {
+  uint32_t event_count = form.begins_anew ? 1 : 0;
+  for (size_t i = 0; i < events.size(); i += RunLength(events.subspan(i))) ++event_count;
+  return Batch(event_count, form.unix_s, [&](Packer& packer) {
+    if (form.begins_anew) EventWriter(packer, form.encoding, "AllBlocksCleared", 0);
     for (size_t i = 0; i < events.size();) {
       const std::span<const KvEvent> run = events.subspan(i, RunLength(events.subspan(i)));
       TERRACE_CHECK(run[0].stream == events[0].stream,
                     "a message has one topic and one block size");
       if (run[0].kind == KvEvent::Kind::kStored) {
-        PackStored(packer, run, block_tokens, encoding);
+        PackStored(packer, run, form);
       } else {
-        PackRemoved(packer, run, encoding);
+        TERRACE_CHECK(run[0].kind == KvEvent::Kind::kRemoved, "only what has a stream is encoded");
+        PackRemoved(packer, run, form.encoding);
       }
       i += run.size();
     }

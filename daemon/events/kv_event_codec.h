@@ -11,11 +11,17 @@
 
 namespace terrace {
 
+struct KvEventForm {
+  uint32_t block_tokens = 0;
+  KvEventEncoding encoding = KvEventEncoding::kMap;
+  double unix_s = 0;
+  bool begins_anew = false;  // AllBlocksCleared comes first
+};
+
 // Blocks that follow each other become one event. Its token_ids are empty: tokens never reach the
 // daemon, and routers know them from the engine's own event of the same hash.
-// REQUIRES: `events` are of one stream.
-std::string EncodeKvEvents(std::span<const KvEvent> events, uint32_t block_tokens,
-                           KvEventEncoding encoding, double unix_s);
+// REQUIRES: `events` are of one stream, each stored or removed.
+std::string EncodeKvEvents(std::span<const KvEvent> events, const KvEventForm& form);
 // The one event AllBlocksCleared.
 std::string EncodeKvCleared(KvEventEncoding encoding, double unix_s);
 

@@ -26,9 +26,13 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr size_t kEventsPerMessageMax = 512;
+constexpr size_t kAnewPerMessageMax = 16'384;  // some 2 MiB at most
+// So long the events that tell all anew are waited for, and what comes behind them waits.
+constexpr uint64_t kHeldUsMax = 2'000'000;
 constexpr int kIoThreads = 1;
 // Routers that all begin at once are told once.
 constexpr uint64_t kBetweenRepublicationsUs = 5'000'000;
+constexpr uint64_t kAnswerUsMax = 30'000'000;  // then the store is asked again
 constexpr milliseconds kPauseMin{100}, kPauseMax{10'000};
 // Without an error for so long the next one is a first one.
 constexpr std::chrono::seconds kTroubleEnds{60};
@@ -195,19 +199,21 @@ bool KvEventPublisher::HasRoom(size_t event_count) const {
   if (has_ended_.load(std::memory_order_relaxed)) return true;  // for nobody
   const uint64_t waiting =
       added_count_.load(std::memory_order_relaxed) - taken_count_.load(std::memory_order_acquire);
-  return waiting + event_count <= kQueueMax;
+  return waiting + event_count <= kQueueMax - kRemovalsMax;
 }
 
 void KvEventPublisher::Publish(std::span<const KvEvent> events) {
+  uint64_t place = added_count_.load(std::memory_order_relaxed);
+  const uint64_t waiting = place - taken_count_.load(std::memory_order_acquire);
   const bool is_lost = has_ended_.load(std::memory_order_relaxed) ||
-                       has_lost_.load(std::memory_order_acquire) || !HasRoom(events.size());
+                       has_lost_.load(std::memory_order_acquire) ||
+                       waiting + events.size() > kQueueMax;
   if (is_lost) {
     lost_count_.fetch_add(events.size(), std::memory_order_relaxed);
     has_lost_.store(true);
     if (is_asleep_.load()) Wake();
     return;
   }
-  uint64_t place = added_count_.load(std::memory_order_relaxed);
   for (const KvEvent& event : events) queue_[place++ % kQueueMax] = event;
   added_count_.store(place);
   if (is_asleep_.load()) Wake();
@@ -280,6 +286,10 @@ void KvEventPublisher::Recover(const char* why) {
   }
   sockets_.reset();
   replay_.DropPeers();
+  if (std::exchange(is_anew_, false)) {  // whatever of it was not sent, it begins once more
+    topics_to_clear_.clear();
+    has_lost_.store(true);
+  }
   const auto until = std::chrono::steady_clock::now() + pause_;
   while (!is_ending_.load() && std::chrono::steady_clock::now() < until) {
     SleepUntilWoken(static_cast<int>(pause_.count()));
@@ -297,11 +307,13 @@ void KvEventPublisher::SleepUntilWoken(int timeout_ms) {
 void KvEventPublisher::Turn() {
   std::string why;
   if (sockets_ == nullptr && !OpenSockets(&why).ok()) return Recover(why.c_str());
-  // Looked at first: whatever was queued before the loss is sent before it is taken back.
+  // Looked at first: whatever was queued before the loss is sent before all is told anew.
   const bool has_lost = has_lost_.load(std::memory_order_acquire);
-  if (!SendSome() && has_lost) TakeBack();
+  if (!SendSome() && has_lost) {
+    has_lost_.store(false, std::memory_order_release);
+    AskForAll();
+  }
   const bool may_replay = replay_.has_work() && replay_.Send(sockets_->replay, MonotonicUs());
-  if (replay_.TakeWantsAll()) is_republication_due_ = true;
   Republish();
   std::array<zmq::pollitem_t, 4> items = {
       zmq::pollitem_t{nullptr, wake_fd_, ZMQ_POLLIN, 0},
@@ -310,7 +322,7 @@ void KvEventPublisher::Turn() {
       zmq::pollitem_t{sockets_->askers.news().handle(), 0, ZMQ_POLLIN, 0}};
   is_asleep_.store(true);
   const bool has_more =
-      may_replay || has_lost_.load() || added_count_.load() != taken_count_.load();
+      may_replay || has_lost_.load() || (!is_held_ && added_count_.load() != taken_count_.load());
   zmq::poll(items, has_more ? milliseconds(0) : PauseBetweenTurns());
   is_asleep_.store(false);
   if (items[0].revents != 0) SleepUntilWoken(0);
@@ -325,7 +337,7 @@ void KvEventPublisher::Turn() {
 
 // Who waits for room to be answered, or has to be looked at, does not wake the thread.
 std::chrono::milliseconds KvEventPublisher::PauseBetweenTurns() const {
-  if (replay_.has_work() || is_republication_due_) return kReplayPause;
+  if (replay_.has_work() || is_held_) return kReplayPause;
   const bool has_peers = sockets_->subscribers.has_any() || sockets_->askers.has_any();
   return has_peers ? milliseconds(KvEventPeers::kBetweenLooksUs / kUsPerMs) : milliseconds(-1);
 }
@@ -335,18 +347,78 @@ bool KvEventPublisher::SendSome() {
   uint64_t taken = taken_count_.load(std::memory_order_relaxed);
   TERRACE_CHECK(added - taken <= kQueueMax, "an event's place is not used again before it is sent");
   BeginTopics();
-  if (added == taken) return false;
+  is_held_ = added != taken && !MayTake(taken, added);
+  if (added == taken || is_held_) return false;
+  const KvEvent& first = queue_[taken % kQueueMax];
+  if (first.kind == KvEvent::Kind::kAllBegins || first.kind == KvEvent::Kind::kAllEnds) {
+    const bool begins = first.kind == KvEvent::Kind::kAllBegins;
+    taken_count_.store(taken + 1, std::memory_order_release);
+    begins ? BeginAnew() : EndAnew();
+    return true;
+  }
   std::vector<KvEvent> events;
-  while (taken < added && events.size() < kEventsPerMessageMax &&
-         (events.empty() || queue_[taken % kQueueMax].stream == events[0].stream)) {
-    events.push_back(queue_[taken++ % kQueueMax]);
+  const size_t events_max = is_anew_ ? kAnewPerMessageMax : kEventsPerMessageMax;
+  while (taken < added && events.size() < events_max) {
+    const KvEvent& event = queue_[taken % kQueueMax];
+    const bool is_block =
+        event.kind == KvEvent::Kind::kStored || event.kind == KvEvent::Kind::kRemoved;
+    if (!is_block || (!is_anew_ && !events.empty() && event.stream != events[0].stream)) break;
+    events.push_back(event);
+    ++taken;
   }
   taken_count_.store(taken, std::memory_order_release);
   event_count_.fetch_add(events.size(), std::memory_order_relaxed);
-  const Stream& stream = StreamAt(events[0].stream);
-  Send(events[0].stream,
-       EncodeKvEvents(events, stream.block_tokens, config_.encoding, UnixSeconds()));
+  SendByStream(&events);
   return true;
+}
+
+// Streams of one topic have no block in common, so only the order within each matters.
+void KvEventPublisher::SendByStream(std::vector<KvEvent>* events) {
+  if (is_anew_) {
+    std::stable_sort(events->begin(), events->end(),
+                     [](const KvEvent& a, const KvEvent& b) { return a.stream < b.stream; });
+  }
+  for (auto from = events->begin(); from != events->end();) {
+    const auto end = std::find_if(
+        from, events->end(), [&](const KvEvent& event) { return event.stream != from->stream; });
+    const Stream& stream = StreamAt(from->stream);
+    Send(from->stream,
+         EncodeKvEvents({from, end}, {.block_tokens = stream.block_tokens,
+                                      .encoding = config_.encoding,
+                                      .unix_s = UnixSeconds(),
+                                      .begins_anew = topics_to_clear_.erase(stream.topic) > 0}));
+    from = end;
+  }
+}
+
+// What tells of every block anew is sent once all of it is here, or as much as the queue should
+// hold: so no router's view is empty for longer than it takes to read.
+bool KvEventPublisher::MayTake(uint64_t taken, uint64_t added) {
+  if (queue_[taken % kQueueMax].kind != KvEvent::Kind::kAllBegins) return true;
+  const uint64_t now_us = MonotonicUs();
+  if (!is_held_) held_since_us_ = now_us;
+  for (looked_count_ = std::max(looked_count_, taken); looked_count_ < added; ++looked_count_) {
+    if (queue_[looked_count_ % kQueueMax].kind == KvEvent::Kind::kAllEnds)
+      end_seen_ = looked_count_;
+  }
+  return end_seen_ > taken || added - taken > kQueueMax / 2 || now_us > held_since_us_ + kHeldUsMax;
+}
+
+void KvEventPublisher::BeginAnew() {
+  is_anew_ = true;
+  anew_sequence_ = replay_.next_sequence();
+  for (uint32_t stream = 0; stream < streams_begun_; ++stream) {
+    topics_to_clear_.insert(StreamAt(stream).topic);
+  }
+}
+
+void KvEventPublisher::EndAnew() {
+  for (uint32_t stream = 0; stream < streams_begun_; ++stream) {
+    if (topics_to_clear_.erase(StreamAt(stream).topic) == 0) continue;
+    Send(stream, EncodeKvCleared(config_.encoding, UnixSeconds()));
+  }
+  replay_.NoteWhole(anew_sequence_);
+  is_anew_ = is_asked_ = false;
 }
 
 void KvEventPublisher::BeginTopics() {
@@ -361,13 +433,10 @@ void KvEventPublisher::BeginTopics() {
   }
 }
 
-// Some events were lost. Routers forget all, and hear of all there is.
-void KvEventPublisher::TakeBack() {
-  for (uint32_t stream = 0; stream < streams_begun_; ++stream) {
-    if (!StreamAt(stream).is_topic_new) continue;
-    Send(stream, EncodeKvCleared(config_.encoding, UnixSeconds()));
-  }
-  has_lost_.store(false, std::memory_order_release);
+// Every block is to be told of anew.
+void KvEventPublisher::AskForAll() {
+  is_asked_ = true;
+  republished_us_ = MonotonicUs();
   republication_count_.fetch_add(1, std::memory_order_relaxed);
   republish_();
 }
@@ -388,13 +457,10 @@ void KvEventPublisher::Send(uint32_t stream, const std::string& payload) {
 
 // Routers that all ask at once are told once.
 void KvEventPublisher::Republish() {
-  const uint64_t now_us = MonotonicUs();
-  const bool is_early = republished_us_ != 0 && now_us < republished_us_ + kBetweenRepublicationsUs;
-  if (!is_republication_due_ || is_early) return;
-  is_republication_due_ = false;
-  republished_us_ = now_us;
-  republication_count_.fetch_add(1, std::memory_order_relaxed);
-  republish_();
+  const uint64_t pause_us = is_asked_ ? kAnswerUsMax : kBetweenRepublicationsUs;
+  const bool is_early = republished_us_ != 0 && MonotonicUs() < republished_us_ + pause_us;
+  if (!replay_.wants_all() || is_early) return;
+  AskForAll();
 }
 
 }  // namespace terrace

@@ -1,14 +1,16 @@
 // KvEventPublisher: sends KV events to routers over ZeroMQ, in the frames of vLLM: a topic, a u64
 // sequence number, a payload. Subscribers that missed some ask the replay socket; for older ones
-// than it keeps, and after its own queue overflowed, every block is told of anew. Numbers begin at
-// the microseconds since 1970, so that those of a restarted daemon are never taken for the next.
+// than it keeps, and after its own queue overflowed, every block is told of anew, behind
+// AllBlocksCleared in one message where that has room for all. Numbers begin at the microseconds
+// since 1970, so that those of a restarted daemon are never taken for the next.
 //
 // THREADING: the KvEventSink's calls come from the store thread and never wait. A thread of its own
 // encodes and sends. After an error of ZeroMQ it makes its sockets anew; any other exception ends
 // it, and with it the events.
-// LIMITS: kQueueMax events wait; ZeroMQ keeps kMessagesPerSubscriberMax for a subscriber that does
-// not read, and drops the rest; a part of what peers send has kPeerMessageBytesMax, or its
-// connection ends; kv_event_peers.h and kv_event_replay.h.
+// LIMITS: kQueueMax events wait, kRemovalsMax of them after HasRoom has said no; ZeroMQ keeps
+// kMessagesPerSubscriberMax for a subscriber that does not read, and drops the rest; a part of what
+// peers send has kPeerMessageBytesMax, or its connection ends; kv_event_peers.h and
+// kv_event_replay.h.
 #pragma once
 
 #include <atomic>
@@ -17,6 +19,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -33,6 +36,7 @@ namespace terrace {
 class KvEventPublisher final : public KvEventSink {
  public:
   static constexpr size_t kQueueMax = 1 << 18;
+  static constexpr size_t kRemovalsMax = kQueueMax / 4;
   static constexpr int kMessagesPerSubscriberMax = 16'384;
   static constexpr int64_t kPeerMessageBytesMax = 4 * kKiB;
   static constexpr uint32_t kStreamsMax = 4096;
@@ -67,9 +71,13 @@ class KvEventPublisher final : public KvEventSink {
   // After an error: waits, longer each time, and makes the sockets anew.
   void Recover(const char* why);
   void Turn();
-  // False if nothing was queued.
+  // False if nothing was queued, or is held.
   bool SendSome();
-  void TakeBack();
+  bool MayTake(uint64_t taken, uint64_t added);
+  void SendByStream(std::vector<KvEvent>* events);
+  void BeginAnew();
+  void EndAnew();
+  void AskForAll();
   // The streams that came since the last call: their topics begin empty, whatever a predecessor
   // told.
   void BeginTopics();
@@ -114,7 +122,15 @@ class KvEventPublisher final : public KvEventSink {
   KvEventReplay replay_;
   uint32_t streams_begun_ = 0;
   uint64_t republished_us_ = 0;  // 0: never
-  bool is_republication_due_ = false;
+  bool is_asked_ = false;        // for all, and it has not all come
+  // What tells all anew: held until its end is here, then under way.
+  bool is_held_ = false;
+  bool is_anew_ = false;
+  uint64_t held_since_us_ = 0;
+  uint64_t looked_count_ = 0;  // so many added ones were looked at for the end
+  uint64_t end_seen_ = 0;      // number of that one
+  uint64_t anew_sequence_ = 0;
+  std::set<std::string> topics_to_clear_;
   uint64_t failed_us_ = 0;  // the last time
   std::chrono::milliseconds pause_{0};
   LogGate error_gate_;

@@ -90,12 +90,16 @@ bool KvEventReplay::Send(zmq::socket_t& router, uint64_t now_us) {
       peer.waits_since_us = 0;
       ++sent;
       idle_count = 0;
-    } else if (outcome == Sent::kNoRoom) {
+    } else if (outcome != Sent::kPeerGone) {
       if (peer.waits_since_us == 0) peer.waits_since_us = now_us;
       ++idle_count;
     }
-    const bool is_given_up =
-        peer.waits_since_us != 0 && now_us > peer.waits_since_us + kUnreadUsMax;
+    const bool is_long = peer.waits_since_us != 0 && now_us > peer.waits_since_us + kUnreadUsMax;
+    if (is_long && outcome == Sent::kLater) {
+      peer.is_tired = true;
+      peer.waits_since_us = 0;
+    }
+    const bool is_given_up = is_long && outcome == Sent::kNoRoom;
     if (is_given_up) ++counters_.abandoned;
     if (outcome == Sent::kPeerGone || is_given_up || peer.wanted.empty()) {
       peers_.erase(peers_.begin() + static_cast<std::ptrdiff_t>(turn_));
@@ -107,19 +111,36 @@ bool KvEventReplay::Send(zmq::socket_t& router, uint64_t now_us) {
   return idle_count < peers_.size();
 }
 
-// What was asked for and is kept, and a last message. Where some is not kept any more, all that was
-// told before is taken back first.
+bool KvEventReplay::wants_all() const {
+  return std::ranges::any_of(peers_, &Peer::is_waiting_for_all);
+}
+
+void KvEventReplay::NoteWhole(uint64_t first_sequence) {
+  whole_since_ = first_sequence;
+  ++wholes_;
+}
+
+bool KvEventReplay::GoToWhole(Peer* peer) {
+  if (whole_since_ < std::max<uint64_t>(first_kept(), 1)) return false;
+  peer->next = whole_since_;
+  peer->is_waiting_for_all = false;
+  return true;
+}
+
+// What was asked for and is kept, and a last message.
 KvEventReplay::Sent KvEventReplay::SendNext(zmq::socket_t& router, Peer* peer) {
   if (!peer->has_begun) {
     peer->has_begun = true;
     peer->next = std::max(peer->wanted.front(), options_.first_sequence);
+    peer->wholes_before = wholes_;
   }
-  if (peer->next < first_kept()) {
+  if (peer->next < first_kept() && !GoToWhole(peer)) {
+    peer->is_waiting_for_all = wholes_ == peer->wholes_before && !peer->is_tired;
+    if (peer->is_waiting_for_all) return Sent::kLater;
     const uint64_t before = first_kept() - 1;
     const Sent sent = TakeBack(router, before, peer);
     if (sent != Sent::kMessage || peer->cleared != nullptr) return sent;
     peer->next = first_kept();
-    wants_all_ = true;
     return sent;
   }
   peer->cleared = nullptr;
@@ -128,7 +149,7 @@ KvEventReplay::Sent KvEventReplay::SendNext(zmq::socket_t& router, Peer* peer) {
     const Sent sent = SendMessage(router, *peer, "", kEndOfReplay, &payload);
     if (sent == Sent::kMessage) {
       peer->wanted.pop_front();
-      peer->has_begun = false;
+      peer->has_begun = peer->is_tired = false;
     }
     return sent;
   }
@@ -145,6 +166,9 @@ KvEventReplay::Sent KvEventReplay::TakeBack(zmq::socket_t& router, uint64_t sequ
   const auto topic =
       peer->cleared == nullptr ? topics_.begin() : topics_.upper_bound(*peer->cleared);
   TERRACE_CHECK(topic != topics_.end(), "what is kept no more had a topic; topics never go");
+  // Numbers that grow, as far as some were asked for.
+  const auto behind = static_cast<uint64_t>(std::distance(topic, topics_.end())) - 1;
+  sequence -= std::min(behind, sequence - peer->next);
   zmq::message_t payload(options_.cleared.data(), options_.cleared.size());
   const Sent sent = SendMessage(router, *peer, *topic, sequence, &payload);
   if (sent != Sent::kMessage) return sent;

@@ -2,6 +2,10 @@
 // repeat is sent as fast as its peer reads, so one that asks and does not read costs a place in a
 // list, and is given up after a while.
 //
+// Who asks for older messages than there are is answered from those on that told of every block
+// anew: so nobody's view is empty for a moment. It waits until they are there, kUnreadUsMax at
+// most; where they are more than is kept, all is taken back first.
+//
 // THREADING: the publisher's thread.
 // LIMITS: kBytesMax and batches_max of what is kept, kPeersMax peers with requests_per_peer_max
 // requests each, kUnreadMessagesMax messages on their way to one peer. What is asked above that is
@@ -57,8 +61,11 @@ class KvEventReplay {
   bool has_work() const { return !peers_.empty(); }
   // The connections are gone, and the requests with them.
   void DropPeers() { peers_.clear(); }
-  // Some peer asked for messages that are kept no more: every block has to be told of anew. Once.
-  bool TakeWantsAll() { return std::exchange(wants_all_, false); }
+  // Some peer waits, for it asked for messages that are kept no more: every block has to be told of
+  // anew.
+  bool wants_all() const;
+  // The messages from this number on told of every block anew, whatever was told before.
+  void NoteWhole(uint64_t first_sequence);
 
   const KvEventReplayCounters& counters() const { return counters_; }
 
@@ -74,12 +81,17 @@ class KvEventReplay {
     uint64_t next = 0;            // of that one
     bool has_begun = false;
     const std::string* cleared = nullptr;  // topics up to here were taken back
-    uint64_t waits_since_us = 0;           // for room; 0: it does not
+    uint64_t waits_since_us = 0;           // for room, or for all to be told; 0: it does not
+    uint64_t wholes_before = 0;            // wholes_ when the request began
+    bool is_waiting_for_all = false;
+    bool is_tired = false;  // of that
   };
-  enum class Sent : uint8_t { kMessage, kNoRoom, kPeerGone };
+  enum class Sent : uint8_t { kMessage, kNoRoom, kPeerGone, kLater };
 
   void Ask(const std::string& routing_id, uint64_t first);
   Sent SendNext(zmq::socket_t& router, Peer* peer);
+  // Of a peer whose next message is kept no more.
+  bool GoToWhole(Peer* peer);
   Sent TakeBack(zmq::socket_t& router, uint64_t sequence, Peer* peer);
   static Sent SendMessage(zmq::socket_t& router, const Peer& peer, std::string_view topic,
                           uint64_t sequence, zmq::message_t* payload);
@@ -91,8 +103,9 @@ class KvEventReplay {
   uint64_t kept_bytes_ = 0;
   uint64_t next_sequence_;
   std::vector<Peer> peers_;
-  size_t turn_ = 0;  // whose it is
-  bool wants_all_ = false;
+  size_t turn_ = 0;           // whose it is
+  uint64_t whole_since_ = 0;  // 0: nothing was told anew yet
+  uint64_t wholes_ = 0;
   KvEventReplayCounters counters_;
 };
 

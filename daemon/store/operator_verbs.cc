@@ -49,8 +49,14 @@ void ForgetShared(const Caller& caller, uint32_t group_index) {
   }
 }
 
-uint8_t TierMask(const CacheDomain& domain, const Block& block) {
-  uint8_t mask = 0;
+uint8_t SharedMask(const CacheDomain& domain, const Group& group, const BlockKey& key) {
+  const bool is_there = domain.shared_copies.Has({group.id(), key});
+  return is_there ? 1 << static_cast<uint8_t>(protocol::TierKind::kRedis) : 0;
+}
+
+uint8_t TierMask(const CacheDomain& domain, BlockId id) {
+  const Block& block = domain.block(id);
+  uint8_t mask = SharedMask(domain, domain.group_of(block), domain.index.node(id).key);
   const auto add = [&mask](protocol::TierKind kind) {
     mask = static_cast<uint8_t>(mask | 1 << static_cast<uint8_t>(kind));
   };
@@ -92,12 +98,14 @@ Status OperatorVerbs::Query(const KeysQuery& query, std::vector<protocol::Querie
   for (const BlockKey& key : query.keys) {
     const BlockId id = rooms.domain.index.Find(query.group_index, key);
     if (id == kBlockNone || rooms.residency.candidates.IsExpired(id)) {
-      blocks->emplace_back();
+      const bool has_group = caller.group != nullptr;
+      blocks->push_back(
+          {.tier_mask = has_group ? SharedMask(rooms.domain, *caller.group, key) : uint8_t{0}});
       continue;
     }
     const Block& b = rooms.domain.block(id);
     blocks->push_back({.state = StateOf(b),
-                       .tier_mask = TierMask(rooms.domain, b),
+                       .tier_mask = TierMask(rooms.domain, id),
                        .priority = b.priority,
                        .flags = FlagsOf(rooms, id),
                        .lease_count = rooms.domain.index.pin_count(id),
@@ -488,7 +496,7 @@ protocol::ListEntry Describe(const DomainRooms& rooms, BlockId id) {
                             .hit_count = b.hit_count,
                             .child_count = node.child_count,
                             .state = StateOf(b),
-                            .tier_mask = TierMask(domain, b),
+                            .tier_mask = TierMask(domain, id),
                             .priority = b.priority,
                             .flags = FlagsOf(rooms, id)};
   if (node.parent != kBlockNone) entry.parent = domain.index.node(node.parent).key;

@@ -71,10 +71,8 @@ void StoreEvents::OnGroupFilesChanged(uint32_t domain_index) {
 }
 
 void StoreEvents::RepublishKvEvents() {
-  for (const std::unique_ptr<DomainRooms>& rooms : store_.domains) {
-    rooms->kv_events.Republish();
-    store_.Settle(*rooms);
-  }
+  store_.BeginKvEventsAnew();
+  for (const std::unique_ptr<DomainRooms>& rooms : store_.domains) store_.Settle(*rooms);
 }
 
 void StoreEvents::OnTransferDone(TransferId transfer_id, Status status) {
@@ -178,6 +176,8 @@ void StoreEvents::OnDeadline(const Deadline& due, uint64_t now_us) {
       return rooms.room_waits.OnDeadline(due.id);
     case DeadlineKind::kNamedPin:
       return rooms.named_pins.OnDeadline(due.id);
+    case DeadlineKind::kSharedCopy:
+      return rooms.shared_writer.OnCopyDue(due.id);
     case DeadlineKind::kTick:
       return Tick(rooms, now_us);
   }

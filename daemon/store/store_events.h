@@ -31,7 +31,7 @@ class StoreEvents final : public TierListener, public WorkOrderSink {
   void OnChecksumsDone(OffloadId id, std::span<const Checksum> roots);
   // A group's spec was written, or could not be.
   void OnGroupFilesChanged(uint32_t domain_index);
-  // Routers lost what they had been told: every block is told of again.
+  // Routers lost what they had been told: every block is told of anew.
   void RepublishKvEvents();
   // Deadlines, time to live, expiry, background moves. Call when NextTimerUs() has passed.
   void OnTimer();

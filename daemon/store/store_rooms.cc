@@ -142,15 +142,45 @@ void StoreRooms::Settle(DomainRooms& rooms) {
     rooms.erasures.Step();
     RetryBy(clock.NowUs() + kErasureLookUs);
   }
-  if (rooms.kv_events.has_work()) rooms.kv_events.Step();
+  rooms.domain.shared_copies.Step();
+  if (rooms.kv_events.has_work()) StepKvEvents(rooms);
   if (rooms.named_pins.has_work()) {
     rooms.named_pins.Step();
     if (rooms.named_pins.has_work()) RetryBy(clock.NowUs());
   }
   if (rooms.mover.has_work() || rooms.verifier.has_work() || rooms.kv_events.has_work() ||
-      rooms.relocations.has_work()) {
+      rooms.relocations.has_work() || rooms.domain.shared_copies.has_work()) {
     RetryBy(clock.NowUs() + kRetryUs);
   }
+}
+
+// Domains may share a topic, so all of them begin at once.
+void StoreRooms::BeginKvEventsAnew() {
+  for (const std::unique_ptr<DomainRooms>& rooms : domains) {
+    if (rooms->domain.options.kv_events != nullptr)
+      kv_events_anew = rooms->domain.options.kv_events;
+  }
+  if (kv_events_anew == nullptr) return;
+  const KvEvent begins{.kind = KvEvent::Kind::kAllBegins};
+  kv_events_anew->Publish({&begins, 1});
+  for (const std::unique_ptr<DomainRooms>& rooms : domains) rooms->kv_events.Republish();
+  EndKvEventsAnew();
+}
+
+void StoreRooms::EndKvEventsAnew() {
+  const bool goes_on =
+      std::ranges::any_of(domains, [](const auto& rooms) { return rooms->kv_events.has_anew(); });
+  if (goes_on || kv_events_anew == nullptr) return;
+  const KvEvent ends{.kind = KvEvent::Kind::kAllEnds};
+  kv_events_anew->Publish({&ends, 1});
+  kv_events_anew = nullptr;
+}
+
+void StoreRooms::StepKvEvents(DomainRooms& rooms) {
+  const bool is_anew = rooms.kv_events.has_anew();
+  const bool has_room = rooms.kv_events.Step();
+  if (is_anew && has_room) RetryBy(clock.NowUs());  // the sooner routers have a whole view
+  if (is_anew) EndKvEventsAnew();
 }
 
 void StoreRooms::PopulateAhead(DomainRooms& rooms) {
@@ -182,6 +212,11 @@ void DomainRooms::OnSharedFetched(TransferId transfer_id, Status status,
 
 void DomainRooms::OnSharedStored(TransferId transfer_id, Status status) {
   shared_writer.OnStored(transfer_id, status);
+  settle();
+}
+
+void DomainRooms::OnSharedForgotten(const GroupId& group) {
+  shared_writer.OnForgotten(group);
   settle();
 }
 

@@ -71,7 +71,7 @@ struct DomainRooms final : SharedTierListener {
 
   void OnSharedFetched(TransferId transfer_id, Status status, const BlockRecord& record) override;
   void OnSharedStored(TransferId transfer_id, Status status) override;
-  void OnSharedForgotten(const GroupId& group) override { shared_writer.OnForgotten(group); }
+  void OnSharedForgotten(const GroupId& group) override;
   void OnSharedProbed(uint64_t probe_id, Status status,
                       const std::vector<bool>& is_present) override;
 };
@@ -101,6 +101,10 @@ struct StoreRooms {
   // Work that a verb left over, as far as this turn allows.
   void Settle(DomainRooms& rooms);
   void RetryBy(uint64_t due_us);
+  // Routers are told of every block of all domains anew, in the turns that follow.
+  void BeginKvEventsAnew();
+  void EndKvEventsAnew();
+  void StepKvEvents(DomainRooms& rooms);
   // Has memory found that the domain's next blocks will need.
   void PopulateAhead(DomainRooms& rooms);
   // The next session's turn to register memory begins, if it can.
@@ -123,8 +127,9 @@ struct StoreRooms {
   std::vector<std::unique_ptr<DomainRooms>> domains;
   SegmentBroker segments;
   RegistrationTurns turns;
-  uint64_t retry_us = kNever;       // when to offer again what a full queue refused
-  OperationList operations{*this};  // under way
+  uint64_t retry_us = kNever;             // when to offer again what a full queue refused
+  KvEventSink* kv_events_anew = nullptr;  // who is being told of every block anew
+  OperationList operations{*this};        // under way
 };
 
 }  // namespace terrace

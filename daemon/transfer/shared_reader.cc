@@ -144,7 +144,12 @@ void SharedReader::OnFetched(TransferId transfer_id, Status status, const BlockR
                 "a fetch is done once");
   Arrival& arrival = found->second;
   --arrival.in_flight_count;
-  if (!status.ok() || !Accept(id, local_index, record, &arrival)) arrival.is_failed = true;
+  const bool is_answered = status.ok() || status.code() == StatusCode::kNotFound ||
+                           status.code() == StatusCode::kCorrupt;
+  if (!status.ok() || !Accept(id, local_index, record, &arrival)) {
+    arrival.is_failed = true;
+    arrival.is_missed |= is_answered;
+  }
   FinishIfDone(id);
 }
 
@@ -191,7 +196,12 @@ void SharedReader::FinishIfDone(BlockId id) {
   if (!is_sealed || !arrival.is_failed) return;
   ++(arrival.is_cancelled ? counts_.blocks_cancelled : counts_.blocks_missed);
   if (arrival.is_mixed) EraseMixed(id, arrival.finding);
-  EndFetch(id, false);
+  if (arrival.is_missed) ForgetCopy(id);
+  Lose(id);
+}
+
+void SharedReader::ForgetCopy(BlockId id) {
+  d_.shared_copies.Remove({d_.group_of(d_.block(id)).id(), d_.index.node(id).key});
 }
 
 // Two hosts stored members of one block at once, and each won some: nobody can ever use it, and
@@ -222,14 +232,20 @@ void SharedReader::Publish(BlockId id, const Arrival& arrival) {
 }
 
 void SharedReader::EndFetch(BlockId id, bool is_good) {
-  residency_.dram.EndFill(id, is_good);
-  if (is_good) {
-    d_.blocks.Change<SharedMarks>(id, {}).shared_epoch =
-        d_.shared_epoch;  // it need not be given back
-    ++counts_.blocks_fetched;
-    listener_.OnFetched(id);
-    return;
+  if (!is_good) {
+    ForgetCopy(id);
+    return Lose(id);
   }
+  residency_.dram.EndFill(id, true);
+  d_.blocks.Change<SharedMarks>(id, {}).shared_epoch =
+      d_.shared_epoch;  // it need not be given back
+  d_.NoteSharedCopy(id, d_.NowUs(), SharedOrigin::kFound);
+  ++counts_.blocks_fetched;
+  listener_.OnFetched(id);
+}
+
+void SharedReader::Lose(BlockId id) {
+  residency_.dram.EndFill(id, false);
   const EraseCauseScope scope(d_, protocol::MissCause::kLate);
   residency_.lifecycle.Erase(id, StatusCode::kNotFound);
 }

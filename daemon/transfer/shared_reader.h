@@ -107,7 +107,8 @@ class SharedReader {
     uint64_t asked_mark = 0;  // asked_bytes_ when it was asked for, with it
     bool is_cancelled = false;
     bool is_failed = false;
-    bool is_mixed = false;  // its members are of two commits
+    bool is_missed = false;  // it is not there, or of no use
+    bool is_mixed = false;   // its members are of two commits
     // From the first member's record.
     CommitId commit_id = 0;
     uint64_t event_hash = 0;
@@ -127,6 +128,10 @@ class SharedReader {
   void FinishIfDone(BlockId id);
   void Publish(BlockId id, const Arrival& arrival);
   void EraseMixed(BlockId id, const Finding& finding);
+  // The tier does not have it.
+  void ForgetCopy(BlockId id);
+  // An arriving block does not come.
+  void Lose(BlockId id);
 
   CacheDomain& d_;
   Residency& residency_;

@@ -128,7 +128,12 @@ void SharedReader::Remember(const SeekJob& seek, const std::vector<bool>& is_pre
     for (size_t m = 0; m < member_count; ++m) {
       if (is_present[i * member_count + m]) member_mask |= seek.member_bits[m];
     }
-    if (member_mask == 0 || (member_mask & seek.full_mask) != seek.full_mask) return;
+    if (member_mask == 0 || (member_mask & seek.full_mask) != seek.full_mask) {
+      std::vector<BlockId> here;
+      d_.index.FindAll(seek.sought[i].key, &here);
+      if (here.empty()) d_.shared_copies.Remove({seek.group, seek.sought[i].key});
+      return;
+    }
     ++counts_.blocks_found;
     findings_[{seek.group, seek.sought[i].key}] = {.member_mask = member_mask,
                                                    .run = seek.sought[i].run,

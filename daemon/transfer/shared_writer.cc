@@ -101,7 +101,7 @@ void SharedWriter::Step() {
       ++counts_.blocks_over_quota;
       continue;
     }
-    Job job{.byte_count = offered.byte_count};
+    Job job{.byte_count = offered.byte_count, .begun_us = d_.NowUs()};
     if (!FindRun(d_.index, id, &job.run)) {
       ++counts_.blocks_unnamed;
       continue;
@@ -164,11 +164,31 @@ void SharedWriter::FinishIfDone(BlockId id) {
   if (job.is_failed) {
     ++counts_.blocks_failed;
   } else {
-    if (!job.is_existing) given_bytes_ += job.byte_count;
-    ++(job.is_existing ? counts_.blocks_existing : counts_.blocks_stored);
-    MarksOf(id).shared_epoch = d_.shared_epoch;
+    EndStored(id, job);
   }
   residency_.holds.LetGo(id, HoldKind::kJob);
+}
+
+void SharedWriter::EndStored(BlockId id, const Job& job) {
+  const Block& b = d_.block(id);
+  if (!job.is_existing) given_bytes_ += job.byte_count;
+  ++(job.is_existing ? counts_.blocks_existing : counts_.blocks_stored);
+  MarksOf(id).shared_epoch = d_.shared_epoch;
+  if (b.phase != BlockPhase::kSealed || job.is_erased || IsOfBefore(b)) return;
+  d_.NoteSharedCopy(id, job.begun_us,
+                    job.is_existing ? SharedOrigin::kFound : SharedOrigin::kGiven);
+}
+
+void SharedWriter::OnCopyDue(uint32_t copy) {
+  const SharedCopies::Copy* const due = d_.shared_copies.at(copy);
+  if (due != nullptr) {
+    std::vector<BlockId> ids;
+    d_.index.FindAll(due->key, &ids);
+    for (const BlockId id : ids) {
+      if (d_.group_of(d_.block(id)).id().low == due->group_low) MarksOf(id).shared_epoch = 0;
+    }
+  }
+  d_.shared_copies.OnDue(copy);
 }
 
 bool SharedWriter::HasShareFor(uint64_t byte_count) {
@@ -191,9 +211,13 @@ void SharedWriter::Tick() {
   NoteShare();
   d_.options.shared.tier->Tick();
   // A server that was away may have come back empty.
-  const uint64_t lost = d_.options.shared.tier->stats().connections_lost;
-  if (lost != connections_lost_) ++d_.shared_epoch.of_owner();
-  connections_lost_ = lost;
+  const SharedTierStats stats = d_.options.shared.tier->stats();
+  const bool is_away = !stats.is_ready && d_.shared_copies.has_some();
+  if (stats.connections_lost != connections_lost_ || is_away) {
+    ++d_.shared_epoch.of_owner();
+    d_.shared_copies.RemoveAll();
+  }
+  connections_lost_ = stats.connections_lost;
   Step();
 }
 
@@ -201,6 +225,8 @@ void SharedWriter::Erase(BlockId id) {
   SharedTier* const tier = d_.options.shared.tier;
   if (tier == nullptr) return;
   const Group& group = d_.group_of(d_.block(id));
+  if (const auto job = jobs_.find(id); job != jobs_.end()) job->second.is_erased = true;
+  d_.shared_copies.Remove({group.id(), d_.index.node(id).key});
   RedisBlockName name{.group = group.id(),
                       .key = d_.index.node(id).key,
                       .run = d_.index.node(id).key,
@@ -235,6 +261,7 @@ Status SharedWriter::EraseUnknown(const KeysQuery& query) {
   }
   if (unknown.empty()) return Status::Ok();
   if (is_of_all) TERRACE_RETURN_IF_ERROR(tier->EraseInAnyGroup(unknown_keys));
+  for (const BlockKey& key : unknown_keys) d_.shared_copies.RemoveKey(key);
   const uint32_t first = is_of_all ? 0 : query.group_index;
   const uint32_t end = is_of_all ? static_cast<uint32_t>(d_.groups.size()) : first + 1;
   for (uint32_t g = first; g < end; ++g) EraseUnknownOf(*d_.groups[g], g, query, unknown);
@@ -263,6 +290,7 @@ void SharedWriter::Forget(uint32_t group_index) {
   Group& group = *d_.groups[group_index];
   if (d_.options.shared.tier == nullptr) return;
   group.shared_since_us = d_.NowUs();
+  d_.shared_copies.RemoveGroup(group.id());
   d_.options.shared.tier->Forget(group.id());
 }
 
@@ -270,10 +298,12 @@ void SharedWriter::ForgetAll() {
   SharedTier* const tier = d_.options.shared.tier;
   if (tier == nullptr) return;
   for (const std::unique_ptr<Group>& group : d_.groups) group->shared_since_us = d_.NowUs();
+  d_.shared_copies.RemoveAll();
   tier->ForgetAll();
 }
 
 void SharedWriter::OnForgotten(const GroupId& group) {
+  d_.shared_copies.RemoveGroup(group);
   for (const std::unique_ptr<Group>& one : d_.groups) {
     if (one->id() == group) one->shared_since_us = d_.NowUs();
   }

@@ -43,6 +43,8 @@ class SharedWriter {
     if (use.tier != nullptr && use.is_storing) OfferToTier(id, moment);
   }
   void OnStored(TransferId transfer_id, Status status);
+  // The tier may have dropped it by now: it is given again when it is served.
+  void OnCopyDue(uint32_t copy);
   // Begins what the tier takes.
   void Step();
   // At least once a second.
@@ -72,8 +74,10 @@ class SharedWriter {
     uint64_t byte_count = 0;
     uint32_t next_local = 0;  // the first member that has not begun
     uint32_t in_flight_count = 0;
+    uint64_t begun_us = 0;
     bool is_failed = false;
     bool is_existing = false;
+    bool is_erased = false;  // there, behind this
   };
 
   void OfferToTier(BlockId id, Moment moment);
@@ -88,6 +92,7 @@ class SharedWriter {
   // False if the tier takes no more for now.
   bool Begin(BlockId id, Job* job);
   void FinishIfDone(BlockId id);
+  void EndStored(BlockId id, const Job& job);
   // The domain's share takes so much more. Notes what it holds now.
   bool HasShareFor(uint64_t byte_count);
   void NoteShare();

@@ -73,7 +73,7 @@ class World {
       Receive();
       Send();
       for (uint32_t peer = 0; peer < kPeers; ++peer) Read(peer);
-      now_us_ += KvEventReplay::kUnreadUsMax / 4;
+      now_us_ += KvEventReplay::kUnreadUsMax / 2;
     }
     Require(!replay_.has_work(), "somebody is still answered");
     const KvEventReplayCounters& counters = replay_.counters();
@@ -136,6 +136,10 @@ class World {
   void Keep(Choices& choices) {
     const std::string topic(1, static_cast<char>('a' + choices.Below(3)));
     const std::string payload(TextOf(choices.Take(choices.Below(9))));
+    KeepOne(topic, payload);
+  }
+
+  void KeepOne(const std::string& topic, const std::string& payload) {
     kept_[replay_.next_sequence()] = {topic, payload};
     topics_.insert(topic);
     replay_.Keep(topic, zmq::message_t(payload.data(), payload.size()));
@@ -157,7 +161,14 @@ class World {
     const uint64_t abandoned = replay_.counters().abandoned;
     (void)replay_.Send(router_, now_us_);
     if (replay_.counters().abandoned != abandoned) ExpectAnything();
-    (void)replay_.TakeWantsAll();
+    if (replay_.wants_all() && ++unheard_ % 4 == 0) TellAnew();
+  }
+
+  // As a publisher does, which may tell more than is kept.
+  void TellAnew() {
+    const uint64_t first = replay_.next_sequence();
+    for (uint64_t i = 0; i <= unheard_ % (kBatchesMax + 2); ++i) KeepOne("a", kCleared);
+    replay_.NoteWhole(first);
   }
 
   void Read(uint32_t peer) {
@@ -211,6 +222,7 @@ class World {
   std::set<std::string> topics_;
   uint64_t now_us_ = 1;
   uint64_t next_name_ = 0;
+  uint64_t unheard_ = 0;  // turns in which somebody waited for all to be told anew
   uint64_t asked_ = 0, heard_ = 0, ends_ = 0;
   uint64_t right_ = 0;  // of those that were asked, sent or not: as a router asks
 };

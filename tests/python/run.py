@@ -31,6 +31,7 @@ NEEDS = {"test_torch.py": ["pytest", "torch"], "test_handoff.py": ["pytest", "to
          "test_request_hints.py": ["pytest"],
          "test_retention.py": ["pytest"], "test_api_reference.py": ["pytest"],
          "test_kv_relay.py": ["pytest", "numpy", "zmq", "msgpack"],
+         "test_kv_tiers.py": ["pytest", "numpy", "zmq", "msgpack"],
          "test_kv_dynamo.py": ["pytest", "numpy", "zmq", "msgpack"],
          "test_vllm_tier.py": ["pytest", "numpy"],
          "test_sglang.py": ["pytest", "torch", "numpy"],

@@ -74,6 +74,22 @@ class TestAnnouncer:
         announcer.place([1], 0, "HBM", False)
         assert told(announcer) == [("Removed", "CPU", [1001])]
 
+    def test_what_hosts_share_is_remote_unless_it_is_called_as_what_is_here(self):
+        announcer = self.make()
+        announcer.place([1], 0, "EXTERNAL", True)
+        announcer.place([1], 0, "HBM", True)
+        told_of = {event["medium"]: event["locality"] for event in announcer.take(512)}
+        assert told_of == {"CPU": "LOCAL", "EXTERNAL": "REMOTE"}
+        announcer.place([1], 0, "EXTERNAL", False)
+        (event,) = announcer.take(512)
+        assert event == {"type": "BlockRemoved", "block_hashes": [1001], "medium": "EXTERNAL",
+                         "locality": "REMOTE"}
+        announcer = Announcer(dict(MEDIA, REDIS="STORAGE"), 100)
+        announcer.learn(1, facts_of(1))
+        announcer.place([1], 0, "EXTERNAL", True)
+        (event,) = announcer.take(512)
+        assert (event["medium"], event["locality"]) == ("STORAGE", "LOCAL")
+
     def test_of_another_topic_nothing_is_cleared(self):
         announcer = self.make()
         announcer.place([1], 0, "CPU", True)

@@ -1,6 +1,6 @@
 // A router under simulation: it believes whatever it is told, and finds fault with what it is told
-// twice. What it believes has to be what the store says. Now and then it has no room; then it
-// forgets everything, and is told anew.
+// twice. What it believes has to be what the store says. Now and then it has no room: it takes
+// only what cannot wait, and is told the rest later; or it loses all, and is told everything anew.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ class Router final : public KvEventSink {
     if (!has_room_) return;
     for (const KvEvent& event : events) Believe(event);
   }
-  bool HasRoom(size_t) const override { return has_room_; }
+  bool HasRoom(size_t) const override { return has_room_ && !is_slow_; }
 
   const View& view() const { return view_; }
   uint64_t event_count() const { return event_count_; }
@@ -50,29 +50,34 @@ class Router final : public KvEventSink {
   void Forget() {
     streams_.clear();
     view_.clear();
-    is_catching_up_ = false;
     has_room_ = true;
+    is_slow_ = false;
   }
   void LoseRoom() { has_room_ = false; }
+  void BeSlow() { is_slow_ = true; }
+  bool is_well() const { return has_room_ && !is_slow_; }
   bool has_room() const { return has_room_; }
-  // It has forgotten everything. REQUIRES: every block is told of again.
+  // REQUIRES: if it has lost some, every block is told of anew.
   void CatchUp() {
-    view_.clear();
     has_room_ = true;
-    is_catching_up_ = true;
+    is_slow_ = false;
   }
-  void CaughtUp() { is_catching_up_ = false; }
 
  private:
   void Believe(const KvEvent& event) {
     ++event_count_;
+    if (event.kind == KvEvent::Kind::kAllBegins) {
+      view_.clear();
+      return;
+    }
+    if (event.kind == KvEvent::Kind::kAllEnds) return;
     const auto& [domain_index, group] = streams_.at(event.stream);
     const Name name{domain_index, group, event.hash};
     const auto bit = static_cast<uint8_t>(1 << static_cast<uint32_t>(event.medium));
     const auto known = view_.find(name);
     const bool is_known = known != view_.end() && (known->second & bit) != 0;
     const bool is_stored = event.kind == KvEvent::Kind::kStored;
-    if (is_known == is_stored && !is_catching_up_ && complaint_.empty()) {
+    if (is_known == is_stored && complaint_.empty()) {
       complaint_ = std::string(is_stored ? "stored" : "removed") + " was told twice of hash " +
                    std::to_string(event.hash) + " of " + group;
     }
@@ -88,7 +93,7 @@ class Router final : public KvEventSink {
   std::string complaint_;
   uint64_t event_count_ = 0;
   bool has_room_ = true;
-  bool is_catching_up_ = false;
+  bool is_slow_ = false;
 };
 
 }  // namespace terrace::sim

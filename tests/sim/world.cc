@@ -16,6 +16,7 @@ constexpr uint32_t kTierFaultPpm = 20'000;
 constexpr const char* kPolicies[] = {"lru", "hazard", "arc", "s3fifo"};
 constexpr const char* kAdmissions[] = {"all", "second_use", "predicted"};
 constexpr uint64_t kRestUs = 60'000'000;
+constexpr uint64_t kServerKeepsUs = 3'000'000;  // as far as its users are told
 constexpr uint64_t kSlabBytes = 2 * kMiB;
 constexpr uint32_t kSlabs = 1;
 
@@ -247,6 +248,7 @@ DomainOptions World::MakeDomainOptions(uint32_t domain_index) {
     domain.scrub_bytes_per_second = tuned_.scrub_bytes;
   }
   domain.shared.tier = of.shared.get();
+  domain.shared.window_us = kServerKeepsUs;
   if (of.device) {
     domain.device = {.tier = of.device.get(),
                      .device = kSimDevice,
@@ -531,7 +533,7 @@ void World::LetEverybodyGo() {
     if (domain.drive) domain.drive->Heal();
   }
   CloseOperators();
-  if (!router_.has_room()) LetRouterCatchUp();
+  if (!router_.is_well()) LetRouterCatchUp();
   for (auto& process : processes_) {
     if (process->life == SimProcess::Life::kStopped) process->life = SimProcess::Life::kRunning;
     if (process->life == SimProcess::Life::kRunning) process->ReleaseAll();

@@ -9,9 +9,13 @@ namespace {
 constexpr uint64_t kStepsDeafMax = 24;
 
 std::string PlacesText(uint8_t places) {
-  if (places == 0) return "nowhere";
-  return std::string(places & 1 ? "dram" : "") + (places == 3 ? "+" : "") +
-         (places & 2 ? "nvme" : "");
+  constexpr const char* kNames[kKvEventMediumCount] = {"dram", "nvme", "hbm", "redis"};
+  std::string text;
+  for (uint32_t medium = 0; medium < kKvEventMediumCount; ++medium) {
+    if ((places >> medium & 1) != 0)
+      text += (text.empty() ? "" : "+") + std::string(kNames[medium]);
+  }
+  return text.empty() ? "nowhere" : text;
 }
 
 }  // namespace
@@ -24,10 +28,10 @@ Router::View World::ServedBlocks() {
       return (block.tier_mask >> static_cast<uint32_t>(kind)) & 1;
     };
     const uint64_t hash = EventHashOf(key);
-    const auto places =
-        static_cast<uint8_t>(bit(protocol::TierKind::kDram) | bit(protocol::TierKind::kNvme) << 1);
-    const bool is_sealed = block.state == protocol::BlockState::kSealed;
-    if (is_sealed && hash != 0 && places != 0) served[{d, groups_[g].name, hash}] = places;
+    const auto places = static_cast<uint8_t>(
+        bit(protocol::TierKind::kDram) | bit(protocol::TierKind::kNvme) << 1 |
+        bit(protocol::TierKind::kHbm) << 2 | bit(protocol::TierKind::kRedis) << 3);
+    if (hash != 0 && places != 0) served[{d, groups_[g].name, hash}] = places;
   });
   return served;
 }
@@ -56,21 +60,26 @@ void World::CheckRouter() {
   Fail(first + " (and " + std::to_string(difference_count - 1) + " more)");
 }
 
-// A router without room forgets, and is told of every block again before the next check.
+// A router without room is told what it missed, or every block anew, before the next check.
 void World::MaybeLoseEvents(uint64_t steps_since_check) {
   if (steps_since_check == 0) {
-    router_.CaughtUp();
     if (!dice_.Happens(Kind::kDeafRouters, 167'000)) return;
-    router_.LoseRoom();
-    steps_deaf_ = 1 + dice_.Word(Kind::kDeafRouters) % kStepsDeafMax;
-  } else if (!router_.has_room() && steps_since_check >= steps_deaf_) {
+    const uint64_t word = dice_.Word(Kind::kDeafRouters);
+    if (word >> 63 != 0) {
+      router_.BeSlow();
+    } else {
+      router_.LoseRoom();
+    }
+    steps_deaf_ = 1 + word % kStepsDeafMax;
+  } else if (!router_.is_well() && steps_since_check >= steps_deaf_) {
     LetRouterCatchUp();
   }
 }
 
 void World::LetRouterCatchUp() {
+  const bool has_lost = !router_.has_room();
   router_.CatchUp();
-  store_->events().RepublishKvEvents();
+  if (has_lost) store_->events().RepublishKvEvents();
 }
 
 }  // namespace terrace::sim

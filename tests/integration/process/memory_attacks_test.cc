@@ -178,6 +178,10 @@ int OpenAgain(const Reach& reach) {
   const auto path = [](int fd) { return "/proc/self/fd/" + std::to_string(fd); };
   const int again = open(path(reach.notices).c_str(), O_RDWR | O_CLOEXEC);
   const int cut = open(path(reach.arena).c_str(), O_RDWR | O_TRUNC | O_CLOEXEC);
+  // The page is its owner's alone to open: a memfd is everybody's else.
+  struct stat page {};
+  const bool is_closed = fstat(reach.notices, &page) == 0 && (page.st_mode & 0777) == 0600;
+  if (!is_closed || (geteuid() != page.st_uid && geteuid() != 0 && again >= 0)) return 0;
   if (again < 0) return cut < 0 ? EPERM : 0;
   return All(EPERM, {ErrnoOf(pwrite(again, "x", 1, 0)), MapToWrite(again, kNoticePageBytes),
                      ErrnoOf(ftruncate(again, 0)), cut < 0 ? EPERM : 0});

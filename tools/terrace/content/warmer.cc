@@ -14,6 +14,7 @@ using protocol::TierKind;
 
 constexpr std::chrono::milliseconds kLook(5);
 constexpr uint32_t kDramBit = 1u << static_cast<uint32_t>(TierKind::kDram);
+constexpr uint32_t kRedisBit = 1u << static_cast<uint32_t>(TierKind::kRedis);
 
 uint64_t NowUs() {
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
@@ -22,7 +23,7 @@ uint64_t NowUs() {
 }
 
 bool IsHere(const QueriedBlock& block) {
-  return block.state == protocol::BlockState::kSealed && block.tier_mask != 0;
+  return block.state == protocol::BlockState::kSealed && (block.tier_mask & ~kRedisBit) != 0;
 }
 bool IsInDram(const QueriedBlock& block) { return IsHere(block) && (block.tier_mask & kDramBit); }
 

@@ -45,6 +45,8 @@ constexpr char kImportDescription[] =
     "stays\n"
     "as it is. A file that is damaged or cut off is refused there; what came before it is stored.";
 
+constexpr uint32_t kRedisBit = 1u << static_cast<uint32_t>(protocol::TierKind::kRedis);
+
 // A descriptor that is closed on the way out.
 class Descriptor {
  public:
@@ -139,7 +141,8 @@ class ExportVerb : public Verb {
     }
     return ListBlocks(opener_->link(), {}, [&](std::span<const protocol::ListEntry> page) {
       for (const protocol::ListEntry& entry : page) {
-        const bool is_here = entry.state == protocol::BlockState::kSealed && entry.tier_mask != 0;
+        const bool is_here =
+            entry.state == protocol::BlockState::kSealed && (entry.tier_mask & ~kRedisBit) != 0;
         if (is_here && (!only || entry.group == *only)) blocks->push_back(HotBlock::Of(entry));
       }
       return blocks->size() < kListedBlocksMax;

@@ -15,8 +15,9 @@ from typing import (AbstractSet, Any, Dict, Iterable, List, Mapping, NamedTuple,
 
 from .wire import Event, pack, unpack
 
-# As the daemon's own events name media.
 PLACES = ("HBM", "CPU", "STORAGE", "REDIS")
+# Of what the daemon's own events call a medium where that is another word.
+_PLACE_OF_MEDIUM = {"EXTERNAL": "REDIS"}
 _TOPIC_SHIFT = len(PLACES)
 _PLACES_MASK = (1 << _TOPIC_SHIFT) - 1
 _RUN_BLOCKS_MAX = 64
@@ -47,6 +48,9 @@ class Announcer:
     def __init__(self, media: Mapping[str, str], blocks_max: int):
         self._media = tuple(dict.fromkeys(media[place] for place in PLACES if media.get(place)))
         self._blocks_max = blocks_max
+        # Of all hosts: as seen from here, elsewhere.
+        self._remote = {medium for medium in self._media
+                        if all(place == "REDIS" for place in PLACES if media.get(place) == medium)}
         self._media_of = [sum(1 << bit for bit, medium in enumerate(self._media)
                               if any(places >> i & 1 and media.get(place) == medium
                                      for i, place in enumerate(PLACES)))
@@ -117,8 +121,9 @@ class Announcer:
 
     # ---- where blocks are ----
 
-    def place(self, names: Iterable[int], topic: int, place: str, is_there: bool) -> None:
+    def place(self, names: Iterable[int], topic: int, medium: str, is_there: bool) -> None:
         """The daemon has said so, under that topic of its own."""
+        place = _PLACE_OF_MEDIUM.get(medium, medium)
         if place not in PLACES:
             return
         bit = 1 << PLACES.index(place)
@@ -166,7 +171,7 @@ class Announcer:
 
     def take(self, blocks_max: int) -> List[Event]:
         """The next events, of some blocks_max blocks."""
-        runs = _Runs(self._media)
+        runs = _Runs(self._media, self._remote)
         while self._untold:
             bits, block_hash = self._untold.pop()
             runs.removed(bits, block_hash)
@@ -219,10 +224,11 @@ class Announcer:
 class _Runs:
     """Events in order; blocks that follow each other in one medium are one."""
 
-    def __init__(self, media: Tuple[str, ...]):
+    def __init__(self, media: Tuple[str, ...], remote: AbstractSet[str]):
         self.events: List[Event] = []
         self.count = 0
         self._media = media
+        self._remote = remote
         self._open: Dict[int, Tuple[Event, int, Tuple[Any, ...]]] = {}
         self._removals: Dict[int, Event] = {}
 
@@ -250,13 +256,16 @@ class _Runs:
         event = {"type": "BlockStored", "block_hashes": [facts.block_hash],
                  "parent_block_hash": facts.parent_hash, "token_ids": tokens,
                  "block_size": facts.block_size, "lora_id": facts.lora_id, "medium": medium,
-                 "lora_name": facts.lora_name, "locality": "LOCAL"}
+                 "lora_name": facts.lora_name, "locality": self._locality_of(medium)}
         if facts.extra_keys is not None:
             event["extra_keys"] = [facts.extra_keys or None]
         if facts.group_idx is not None:
             event.update(group_idx=facts.group_idx, kv_cache_spec_kind=facts.spec_kind)
         self.events.append(event)
         self._open[bit] = event, name, alike
+
+    def _locality_of(self, medium: str) -> str:
+        return "REMOTE" if medium in self._remote else "LOCAL"
 
     def removed(self, bits: int, block_hash: Hash) -> None:
         """From each of these media."""
@@ -267,6 +276,6 @@ class _Runs:
             self.count += 1
             if bit not in self._removals:
                 self._removals[bit] = {"type": "BlockRemoved", "block_hashes": [],
-                                       "medium": medium, "locality": "LOCAL"}
+                                       "medium": medium, "locality": self._locality_of(medium)}
                 self.events.append(self._removals[bit])
             self._removals[bit]["block_hashes"].append(block_hash)

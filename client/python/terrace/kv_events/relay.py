@@ -25,6 +25,7 @@ from .publisher import Publisher
 from .wire import CLEARED, Event
 
 _TURN_BLOCKS = 512
+_AGAIN_BLOCKS = 2048  # in the message that takes all back
 _BATCHES_A_TURN = 16
 _POLL_MS = 20
 _READ_OTHERS_EVERY_S = 1.0
@@ -257,14 +258,17 @@ class Relay:
                 assert change.topic is not None
                 self._announcer.place(change.names, change.topic, change.medium,
                                       change.kind == "stored")
-        if publisher is not None and (publisher.turn() or self._tells_again):
+        begun_anew = publisher is not None and (publisher.turn() or self._tells_again)
+        if begun_anew:
             self._tells_again = False
-            publisher.send([CLEARED])
             self._announcer.tell_again()
         self.counters.update(gaps=feed.gaps, announced=self._announcer.told_count)
         if publisher is None:
             return self._hand_over()
-        events = self._announcer.take(_TURN_BLOCKS)
+        # In one message: so nobody's view is empty for a moment.
+        events = self._announcer.take(_AGAIN_BLOCKS if begun_anew else _TURN_BLOCKS)
+        if begun_anew:
+            events.insert(0, CLEARED)
         if events:
             publisher.send(events)
             self.counters["events"] += len(events)

@@ -17,6 +17,13 @@ using ::testing::IsEmpty;
 
 uint64_t HashOf(const BlockKey& key) { return key.low ^ 0x5555; }
 
+// A bit per KvEventMedium.
+uint8_t MediaOf(uint8_t tier_mask) {
+  const auto bit = [&](TierKind kind) { return (tier_mask >> static_cast<uint32_t>(kind)) & 1; };
+  return static_cast<uint8_t>(bit(TierKind::kDram) | bit(TierKind::kNvme) << 1 |
+                              bit(TierKind::kHbm) << 2 | bit(TierKind::kRedis) << 3);
+}
+
 // Believes what it is told.
 class Router final : public KvEventSink {
  public:
@@ -28,16 +35,28 @@ class Router final : public KvEventSink {
     return static_cast<uint32_t>(models.size() - 1);
   }
   void Publish(std::span<const KvEvent> told) override {
+    if (told[0].kind == KvEvent::Kind::kAllBegins) return Begin();
+    if (told[0].kind == KvEvent::Kind::kAllEnds) return End();
     for (const KvEvent& event : told) Believe(event);
     if (told[0].kind == KvEvent::Kind::kRemoved) {
       removed_at_once_max = std::max(removed_at_once_max, told.size());
     }
+  }
+  void Begin() {
+    places_of.clear();
+    is_anew = true;
+  }
+  void End() {
+    EXPECT_TRUE(is_anew) << "what ends has begun";
+    is_anew = false;
+    ++anew_count;
   }
   void Believe(const KvEvent& event) {
     events.push_back(event);
     const uint8_t bit = 1 << static_cast<uint32_t>(event.medium);
     uint8_t& places = places_of[event.hash];
     if (event.kind == KvEvent::Kind::kStored) {
+      EXPECT_FALSE(places & bit) << "what is stored was not: routers count";
       places |= bit;
     } else {
       EXPECT_TRUE(places & bit) << "what is removed was stored";
@@ -45,13 +64,15 @@ class Router final : public KvEventSink {
     }
     if (places == 0) places_of.erase(event.hash);
   }
-  bool HasRoom(size_t) const override { return has_room; }
+  bool HasRoom(size_t event_count) const override { return event_count <= room; }
 
   std::vector<std::string> models;
   std::vector<KvEvent> events;
-  std::map<uint64_t, uint8_t> places_of;  // 1: DRAM, 2: persistent
+  std::map<uint64_t, uint8_t> places_of;  // a bit per KvEventMedium
+  bool is_anew = false;
+  uint32_t anew_count = 0;
   size_t removed_at_once_max = 0;
-  bool has_room = true;
+  size_t room = SIZE_MAX;
 };
 
 class KvEvents : public ::testing::Test {
@@ -85,7 +106,7 @@ class KvEvents : public ::testing::Test {
       std::vector<protocol::QueriedBlock> blocks;
       EXPECT_TRUE(w.store->operators().Query(w.Query(s, group, keys), &blocks).ok());
       for (uint32_t i = 0; i < blocks.size(); ++i) {
-        const uint8_t places = ((blocks[i].tier_mask >> 1) & 1) | ((blocks[i].tier_mask >> 1) & 2);
+        const uint8_t places = MediaOf(blocks[i].tier_mask);
         if (places != 0) served[HashOf(keys[i])] = places;
       }
     }
@@ -174,14 +195,41 @@ TEST_F(KvEvents, WhoForgotIsToldOfEveryBlockAnewWhenThereIsRoom) {
   for (uint64_t chain = 1; chain <= 3; ++chain) Put(World::Keys(2, chain));
   const std::map<uint64_t, uint8_t> before = router.places_of;
   ASSERT_EQ(before.size(), 6u);
-  router.places_of.clear();
-  router.has_room = false;
+  router.room = 0;
   w.store->events().RepublishKvEvents();
   w.Advance(1'000'000);
   EXPECT_THAT(router.places_of, IsEmpty());
-  router.has_room = true;
+  // What comes and goes meanwhile is told with the rest, once.
+  Put(World::Keys(2, 4));
+  w.Evict(w.Query(s, group, World::Keys(2, 1)));
+  router.room = 8;  // enough for a block, not for a turn
+  Put(World::Keys(2, 5));
+  EXPECT_THAT(router.places_of, IsEmpty());
+  EXPECT_TRUE(router.is_anew);
+  router.room = SIZE_MAX;
   w.Advance(1'000'000);
-  EXPECT_EQ(router.places_of, before);
+  EXPECT_EQ(router.places_of, Served(5, 2));
+  EXPECT_EQ(router.places_of.size(), 8u);
+  EXPECT_EQ(router.anew_count, 1u);
+}
+
+TEST_F(KvEvents, WithoutRoomWhatComesIsToldLaterAndWhatGoesAtOnce) {
+  Put(World::Keys(2, 1));
+  router.events.clear();
+  router.room = 0;
+  Put(World::Keys(2, 2));
+  Put(World::Keys(2, 3));
+  w.Advance(1'000'000);
+  EXPECT_THAT(router.events, IsEmpty());
+  w.Evict(w.Query(s, group, World::Keys(2, 1)));
+  w.Evict(w.Query(s, group, World::Keys(2, 2)));
+  EXPECT_THAT(router.places_of, IsEmpty()) << "what was never told is not taken back";
+  EXPECT_EQ(router.events.size(), 4u) << "two blocks of two media";
+  w.Check();
+  router.room = SIZE_MAX;
+  w.Advance(1'000'000);
+  EXPECT_EQ(router.places_of, Served(3, 2));
+  EXPECT_EQ(router.places_of.size(), 2u);
 }
 
 // DRAM alone: what makes room for a prompt leaves as tails of others.

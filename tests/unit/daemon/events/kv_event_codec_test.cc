@@ -10,6 +10,8 @@ namespace terrace {
 namespace {
 
 constexpr double kNow = 2.5;
+constexpr KvEventForm kArray32 = {
+    .block_tokens = 32, .encoding = KvEventEncoding::kArray, .unix_s = kNow};
 
 std::string Shown(const std::string& payload) {
   std::ostringstream text;
@@ -26,7 +28,7 @@ KvEvent Removed(uint64_t hash, KvEventMedium medium = KvEventMedium::kDram) {
 
 TEST(KvEventCodec, AMapNamesEveryField) {
   const std::vector<KvEvent> events = {Stored(15760518052499183552u, 0)};
-  EXPECT_EQ(Shown(EncodeKvEvents(events, 16, KvEventEncoding::kMap, kNow)),
+  EXPECT_EQ(Shown(EncodeKvEvents(events, {.block_tokens = 16, .unix_s = kNow})),
             R"([2.5,[{"type":"BlockStored","block_hashes":[15760518052499183552],)"
             R"("parent_block_hash":null,"token_ids":[],"block_size":16,"lora_id":null,)"
             R"("medium":"CPU","lora_name":null,"locality":"LOCAL"}],0])");
@@ -40,7 +42,7 @@ TEST(KvEventCodec, BlocksThatFollowEachOtherAreOneEvent) {
                                        Removed(4),
                                        Removed(5),
                                        Removed(4, KvEventMedium::kPersistent)};
-  EXPECT_EQ(Shown(EncodeKvEvents(events, 32, KvEventEncoding::kArray, kNow)),
+  EXPECT_EQ(Shown(EncodeKvEvents(events, kArray32)),
             R"([2.5,[["BlockStored",[2,3],1,[],32,null,"CPU"],)"
             R"(["BlockStored",[7],2,[],32,null,"CPU"],)"
             R"(["BlockStored",[8],7,[],32,null,"STORAGE"],)"
@@ -49,9 +51,34 @@ TEST(KvEventCodec, BlocksThatFollowEachOtherAreOneEvent) {
 
 TEST(KvEventCodec, ARemovalSaysWhereFrom) {
   const std::vector<KvEvent> events = {Removed(9)};
-  EXPECT_EQ(Shown(EncodeKvEvents(events, 16, KvEventEncoding::kMap, kNow)),
+  EXPECT_EQ(Shown(EncodeKvEvents(events, {.block_tokens = 16, .unix_s = kNow})),
             R"([2.5,[{"type":"BlockRemoved","block_hashes":[9],"medium":"CPU",)"
             R"("locality":"LOCAL"}],0])");
+}
+
+TEST(KvEventCodec, EveryMediumHasItsNameAndWhatHostsShareIsRemote) {
+  const std::vector<KvEvent> events = {
+      Stored(1, 0), Stored(2, 0, KvEventMedium::kPersistent), Stored(3, 0, KvEventMedium::kDevice),
+      Stored(4, 0, KvEventMedium::kShared), Removed(4, KvEventMedium::kShared)};
+  const std::string shown = Shown(EncodeKvEvents(events, {.block_tokens = 16, .unix_s = kNow}));
+  size_t at = 0;
+  for (const std::string_view said :
+       {R"("medium":"CPU","lora_name":null,"locality":"LOCAL")",
+        R"("medium":"STORAGE","lora_name":null,"locality":"LOCAL")",
+        R"("medium":"HBM","lora_name":null,"locality":"LOCAL")",
+        R"("medium":"EXTERNAL","lora_name":null,"locality":"REMOTE")",
+        R"("BlockRemoved","block_hashes":[4],"medium":"EXTERNAL","locality":"REMOTE")"}) {
+    at = shown.find(said, at);
+    ASSERT_NE(at, std::string::npos) << said << " in " << shown;
+  }
+}
+
+TEST(KvEventCodec, WhatIsToldAnewBeginsEmptyInTheSameMessage) {
+  KvEventForm form = kArray32;
+  form.begins_anew = true;
+  const std::vector<KvEvent> events = {Stored(2, 1)};
+  EXPECT_EQ(Shown(EncodeKvEvents(events, form)),
+            R"([2.5,[["AllBlocksCleared"],["BlockStored",[2],1,[],32,null,"CPU"]],0])");
 }
 
 TEST(KvEventCodec, TakingBackEverythingIsOneWord) {

@@ -36,6 +36,7 @@ struct Message {
   uint64_t number = 0;
   std::string payload;
 
+  bool is_stored() const { return payload.find("BlockStored") != std::string::npos; }
   bool is_cleared() const { return payload.find("AllBlocksCleared") != std::string::npos; }
 };
 
@@ -75,6 +76,13 @@ class KvEventPublisherTest : public ::testing::Test {
       Until([&] { return publisher_->HasRoom(events.size()); });
       publisher_->Publish(events);
     }
+  }
+  static KvEvent Stored(uint32_t stream, uint64_t hash) { return {.hash = hash, .stream = stream}; }
+  // As a store does.
+  void TellAnew(std::vector<KvEvent> events) {
+    publisher_->Publish(std::vector<KvEvent>{{.kind = KvEvent::Kind::kAllBegins}});
+    publisher_->Publish(events);
+    publisher_->Publish(std::vector<KvEvent>{{.kind = KvEvent::Kind::kAllEnds}});
   }
   template <typename IsTrue>
   void Until(const IsTrue& is_true) {
@@ -146,6 +154,7 @@ class KvEventPublisherTest : public ::testing::Test {
   DaemonConfig config_;
   std::unique_ptr<KvEventPublisher> publisher_;
   uint64_t hash_ = 1;
+  uint32_t one_ = 0;  // a stream
 };
 
 TEST_F(KvEventPublisherTest, ATopicBeginsEmptyWhateverAPredecessorTold) {
@@ -189,24 +198,121 @@ TEST_F(KvEventPublisherTest, NumbersOfARestartedDaemonAreNotTheNextOnes) {
   EXPECT_TRUE(messages[0].is_cleared());
 }
 
-TEST_F(KvEventPublisherTest, WhatIsNotKeptIsTakenBackAndToldAnew) {
+TEST_F(KvEventPublisherTest, WhoAsksForWhatIsNotKeptIsAnsweredFromWhereAllIsToldAnew) {
   config_.kv_events.replay_batches = 3;
   std::atomic<uint32_t> republications = 0;
-  Start([&] { ++republications; });
-  Publish(StreamOf("one"), 5);
+  Start([&] {
+    ++republications;
+    TellAnew({Stored(one_, 7), Stored(one_, 8)});
+  });
+  one_ = StreamOf("one");
+  Publish(one_, 5);
+  Publish(StreamOf("two"), 5);
+  UntilTold(12);
+  zmq::socket_t subscriber = Subscriber();
+  zmq::socket_t asker = Asker();
+  Ask(asker, 0);
+  const std::vector<Message> messages = Answer(asker);
+  ASSERT_EQ(messages.size(), 2u);
+  EXPECT_EQ(messages[0].topic, "kv@one");
+  EXPECT_TRUE(messages[0].is_cleared() && messages[0].is_stored()) << "no view is ever empty";
+  EXPECT_EQ(messages[1].topic, "kv@two");
+  EXPECT_TRUE(messages[1].is_cleared() && !messages[1].is_stored());
+  EXPECT_EQ(messages[1].number, messages[0].number + 1);
+  EXPECT_EQ(republications, 1u);
+  // The next one is told what there is already.
+  Ask(asker, 0);
+  EXPECT_EQ(Answer(asker).size(), 2u);
+  EXPECT_EQ(republications, 1u);
+  Ask(asker, messages[1].number + 1);
+  EXPECT_TRUE(Answer(asker).empty());
+}
+
+TEST_F(KvEventPublisherTest, WhatIsMoreThanIsKeptIsTakenBackByNumbersThatGrow) {
+  config_.kv_events.replay_batches = 1;
+  Start([&] { TellAnew({Stored(one_, 7)}); });
+  one_ = StreamOf("one");
+  Publish(one_, 5);
   Publish(StreamOf("two"), 5);
   UntilTold(12);
   zmq::socket_t asker = Asker();
   Ask(asker, 0);
   const std::vector<Message> messages = Answer(asker);
-  ASSERT_EQ(messages.size(), 2u + 3u);
-  EXPECT_TRUE(messages[0].is_cleared() && messages[1].is_cleared());
+  ASSERT_EQ(messages.size(), 2u + 1u);
   EXPECT_NE(messages[0].topic, messages[1].topic);
-  EXPECT_EQ(messages[1].number + 1, messages[2].number);
-  EXPECT_FALSE(messages[2].is_cleared());
-  Until([&] { return republications == 1; });
-  Ask(asker, messages[4].number + 1);
-  EXPECT_TRUE(Answer(asker).empty());
+  for (size_t i = 0; i < messages.size(); ++i) {
+    EXPECT_TRUE(messages[i].is_cleared());
+    EXPECT_EQ(messages[i].number, messages[0].number + i);
+  }
+}
+
+TEST_F(KvEventPublisherTest, AllIsToldAnewInOneMessageWithWhatChangedMeanwhile) {
+  Start();
+  one_ = StreamOf("one");
+  Publish(one_, 1);
+  UntilTold(2);
+  publisher_->Publish(std::vector<KvEvent>{{.kind = KvEvent::Kind::kAllBegins}});
+  // Each turn of the store some, many more than a message has else.
+  for (uint64_t hash = 1; hash <= 2000; ++hash) {
+    publisher_->Publish(std::vector<KvEvent>{Stored(one_, hash)});
+  }
+  publisher_->Publish(
+      std::vector<KvEvent>{{.hash = 3, .stream = one_, .kind = KvEvent::Kind::kRemoved}});
+  std::this_thread::sleep_for(milliseconds(50));
+  EXPECT_EQ(publisher_->counters().messages, 2u) << "nothing before all of it is there";
+  publisher_->Publish(std::vector<KvEvent>{{.kind = KvEvent::Kind::kAllEnds}});
+  UntilTold(3);
+  Publish(one_, 1);
+  UntilTold(4);
+  zmq::socket_t asker = Asker();
+  Ask(asker, 0);
+  const std::vector<Message> messages = Answer(asker);
+  ASSERT_EQ(messages.size(), 4u);
+  EXPECT_TRUE(messages[2].is_cleared() && messages[2].is_stored());
+  EXPECT_NE(messages[2].payload.find("BlockRemoved"), std::string::npos);
+  EXPECT_FALSE(messages[3].is_cleared());
+}
+
+TEST_F(KvEventPublisherTest, WhatTakesTooLongToTellAnewIsSentAsItComes) {
+  Start();
+  one_ = StreamOf("one");
+  Publish(one_, 1);
+  publisher_->Publish(std::vector<KvEvent>{{.kind = KvEvent::Kind::kAllBegins}, Stored(one_, 7)});
+  UntilTold(3);
+  publisher_->Publish(std::vector<KvEvent>{Stored(one_, 8), {.kind = KvEvent::Kind::kAllEnds}});
+  UntilTold(4);
+  zmq::socket_t asker = Asker();
+  Ask(asker, 0);
+  const std::vector<Message> messages = Answer(asker);
+  ASSERT_EQ(messages.size(), 4u);
+  EXPECT_TRUE(messages[2].is_cleared() && messages[2].is_stored());
+  EXPECT_TRUE(!messages[3].is_cleared() && messages[3].is_stored());
+}
+
+TEST_F(KvEventPublisherTest, AfterALossRoutersKeepTheirViewUntilTheyHaveAnotherOne) {
+  Start([&] { TellAnew({Stored(one_, 7)}); });
+  one_ = StreamOf("one");
+  zmq::socket_t subscriber = Subscriber();
+  Message message;
+  do {
+    Publish(one_, 1);
+  } while (!Receive(subscriber, &message, milliseconds(20)));
+  publisher_->Publish(
+      std::vector<KvEvent>(KvEventPublisher::kQueueMax + 1, KvEvent{.hash = 1, .stream = one_}));
+  while (!message.is_cleared()) ASSERT_TRUE(Receive(subscriber, &message));
+  EXPECT_TRUE(message.is_stored());
+  EXPECT_EQ(publisher_->counters().republications, 1u);
+}
+
+TEST_F(KvEventPublisherTest, RoomIsKeptForWhatGoes) {
+  Start();
+  EXPECT_TRUE(publisher_->HasRoom(KvEventPublisher::kQueueMax - KvEventPublisher::kRemovalsMax));
+  EXPECT_FALSE(
+      publisher_->HasRoom(KvEventPublisher::kQueueMax - KvEventPublisher::kRemovalsMax + 1));
+  one_ = StreamOf("one");
+  publisher_->Publish(
+      std::vector<KvEvent>(KvEventPublisher::kQueueMax, KvEvent{.hash = 1, .stream = one_}));
+  EXPECT_EQ(publisher_->counters().lost, 0u);
 }
 
 TEST_F(KvEventPublisherTest, WhoAsksAndDoesNotReadHasSoManyRequestsAndNoMore) {

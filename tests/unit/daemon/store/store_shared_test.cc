@@ -499,9 +499,13 @@ TEST(StoreShared, NoMoreIsGivenThanTheDomainsShareWithinTheTimeItIsKept) {
   EXPECT_EQ(server.blocks.size(), 3u);
   a.world.Advance(kHourUs / 2 + kHourUs / 20);
   EXPECT_EQ(a.stats().shared->share.held_bytes, 0u) << "it is older than the server keeps it";
-  a.world.Release(a.session, a.world.Acquire(a.session, a.group, keys).reply.token);
-  a.Run();
-  EXPECT_EQ(server.blocks.size(), 5u) << "what is served is offered again";
+  // What is served is offered again: what a server may have dropped since, and what had no room.
+  for (int i = 0; i < 2; ++i) {
+    a.world.Release(a.session, a.world.Acquire(a.session, a.group, keys).reply.token);
+    a.Run();
+  }
+  EXPECT_EQ(a.stats().shared->blocks_existing, 3u);
+  EXPECT_EQ(server.blocks.size(), 5u);
 }
 
 TEST(StoreShared, WhatOtherHostsHaveGivenCostsNoShare) {
