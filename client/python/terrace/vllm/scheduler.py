@@ -475,13 +475,13 @@ class SchedulerHalf:
             if not storing.reserve.is_done:
                 kept.append(storing)
                 continue
+            if storing.reserve.is_passed_by:
+                self._passed_by(storing)
             if storing.reserve.lease is not None:
                 stores.append(self._store(storing))
             else:
                 self._store_ended(storing.tracked)
-            if storing.reserve.is_passed_by:
-                self._passed_by(storing)
-            elif storing.reserve.no_room_count > 0:
+            if storing.reserve.no_room_count > 0 and not storing.reserve.is_passed_by:
                 self._found_no_room(storing)
             else:
                 storing.tracked.retry_until, storing.tracked.retry_pause_s = 0.0, _RETRY_PAUSE_S
