@@ -168,6 +168,34 @@ def test_nothing_is_said_of_a_request_before_its_blocks_are_there(daemon, monkey
     expect_nothing_held(daemon, engine)
 
 
+def test_where_its_last_blocks_pass_by_the_one_before_them_says_why_it_ended(daemon, monkeypatch):
+    told = []
+    touch, take = terrace.requests.Asker.touch, terrace.requests.Asker._take_lease
+
+    def look(asker, keys, hints, wait_s):
+        told.append(([block.state for block in asker.group.query(keys)], hints.end_reason))
+        touch(asker, keys, hints, wait_s)
+
+    def pass_by(asker, completion, pending):
+        take(asker, completion, pending)
+        if pending.lease is None or not hasattr(pending.lease, "reserved"):
+            return
+        pending.no_room_first = pending.lease.reserved[0]
+        pending.no_room_count, pending.reserved_count = pending.reserved_count, 0
+        pending.is_passed_by = True
+        pending.give_up()
+
+    engine = warmed_engine(daemon)
+    monkeypatch.setattr("terrace.requests.Asker.touch", look)
+    monkeypatch.setattr("terrace.requests.Asker._take_lease", pass_by)
+    serve(engine, tokens=PROMPT + list(range(200, 241)))
+    assert told == [(["sealed"], "length")]
+    counters = engine.connector.side.half.counters
+    assert counters["passed_blocks"] == 5 and counters["dropped_blocks"] == 0
+    assert len(listed(daemon)) == 10
+    expect_nothing_held(daemon, engine)
+
+
 def test_random_requests_with_hints_leave_nothing_behind(daemon):
     chance = random.Random(11)
 
