@@ -8,7 +8,8 @@ import types
 import pytest
 
 from vllm_driver import (PROMPT, REQUESTS, drive, drive_while_daemons_die, expect_nothing_held,
-                         make_engine, run_prompt, terrace, vllm_engine, wait_for_segments)
+                         make_engine, run_prompt, terrace, vllm_engine, wait_connected,
+                         wait_for_segments)
 
 drafts = terrace.vllm.drafts
 GROUPS = pytest.mark.parametrize("groups", [
@@ -132,12 +133,11 @@ def test_what_vllms_own_cache_has_is_stored_again_behind_it(daemon):
     run_prompt(engine, "first")
     daemon.kill()
     daemon.start()
-    while not engine.connector.side.client.is_connected:
-        engine.step()
+    wait_connected(engine)
     before = engine.connector.side.scheduler.counters["stored_blocks"]
     run_prompt(engine, "second")
     assert engine.connector.side.scheduler.counters["stored_blocks"] - before >= 9
-    engine.close()
+    expect_nothing_held(daemon, engine)
     assert loaded_tokens(daemon, PROMPT) == 72
 
 

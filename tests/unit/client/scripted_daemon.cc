@@ -170,6 +170,7 @@ void ScriptedDaemon::SayHello(int fd, const PeerMessage& message) {
   close(to_read);
   const std::lock_guard guard(mutex_);
   lives_.push_back(life[0]);
+  changed_.notify_all();
 }
 
 std::vector<std::byte> ScriptedDaemon::Frames(Verb verb, uint64_t request_id, StatusCode status,
@@ -259,8 +260,12 @@ bool ScriptedDaemon::WaitFor(Verb verb, size_t count) {
 bool ScriptedDaemon::WaitLifeEnds(uint32_t connection) {
   int life = -1;
   {
-    const std::lock_guard guard(mutex_);
-    life = lives_.at(connection);
+    // A client may be connected before this thread has noted its life.
+    std::unique_lock guard(mutex_);
+    if (!changed_.wait_for(guard, kPatience, [&] { return lives_.size() > connection; })) {
+      return false;
+    }
+    life = lives_[connection];
   }
   pollfd entry{life, POLLIN, 0};
   return poll(&entry, 1, 10'000) > 0;
