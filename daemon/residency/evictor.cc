@@ -29,14 +29,6 @@ BlockId Evictor::Insert(const NewBlock& block) {
   return residency_.lifecycle.Reserve(block);
 }
 
-Status Evictor::TakeSlots(BlockId id, uint64_t member_mask, const FillFrom& from) {
-  return TakeSlots(id, member_mask, from, Newcomer::kComes);
-}
-
-Status Evictor::TakeSlotsOfNewcomer(BlockId id, uint64_t member_mask) {
-  return TakeSlots(id, member_mask, {}, Newcomer::kMayPassBy);
-}
-
 Status Evictor::TakeSlots(BlockId id, uint64_t member_mask, const FillFrom& from,
                           Newcomer newcomer) {
   uint32_t demotions_left = kDemotionsPerBlockMax;

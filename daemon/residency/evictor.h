@@ -46,10 +46,11 @@ class Evictor {
   // So many blocks like the next one are about to ask for slots: what makes room for them may go at
   // once, up to kEvictionsAtOnceMax. Their requests count it down.
   void Expect(uint32_t block_count) { expected_count_ = block_count; }
-  Status TakeSlots(BlockId id, uint64_t member_mask, const FillFrom& from = {});
-  // Of a newcomer that the policy was told of: if it ranks below all that is there, kNotFound, and
+  // kMayPassBy: the policy was told of it; if it ranks below all that is there, kNotFound, and
   // nothing goes for it.
-  Status TakeSlotsOfNewcomer(BlockId id, uint64_t member_mask);
+  enum class Newcomer : uint8_t { kComes, kMayPassBy };
+  Status TakeSlots(BlockId id, uint64_t member_mask, const FillFrom& from = {},
+                   Newcomer newcomer = Newcomer::kComes);
   Status TakeExtents(BlockId id, uint32_t tier);
   // A place for bytes of the block that lie elsewhere in the tier and cannot stay there: the least
   // wanted makes room. kNotFound: that is the block itself. kBusy: room is being made.
@@ -71,8 +72,6 @@ class Evictor {
   // Frees slots of a windowed member that lie further behind `tip` than its window. False if
   // `class_index` is no such member's, or nothing was to be had.
   bool TrimWindow(BlockId tip, uint32_t class_index);
-  enum class Newcomer : uint8_t { kComes, kMayPassBy };
-  Status TakeSlots(BlockId id, uint64_t member_mask, const FillFrom& from, Newcomer newcomer);
   bool EvictSomeFromDram(uint32_t at_once_max, uint32_t* demotions_left);
   Status TakeExtentsHeld(BlockId id, uint32_t tier);
   // The tier's victim if places like its own are what `local` needs, else one of the next ones of

@@ -195,8 +195,8 @@ class Reserver {
     const CacheDomain& domain = caller_.domain();
     const uint64_t members = caller_.group->local_mask();
     if (!domain.is_room_coming || query_.hints.by_verb == 0) {
-      return may_pass_by_ ? caller_.rooms->evictor.TakeSlotsOfNewcomer(id, members)
-                          : caller_.rooms->evictor.TakeSlots(id, members);
+      using enum Evictor::Newcomer;
+      return caller_.rooms->evictor.TakeSlots(id, members, {}, may_pass_by_ ? kMayPassBy : kComes);
     }
     uint32_t short_class = 0;
     const Status taken = caller_.rooms->residency.dram.TakeSlots(id, members, {}, &short_class);

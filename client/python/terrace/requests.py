@@ -169,11 +169,12 @@ class Asker:
             is_useful = lease.block_count > 0
         else:
             lease = WriteLease.of(self.group, completion.write_lease)
-            answers = [key.status for key in lease]
+            reserved = list(lease)
+            answers = [key.status for key in reserved]
             pending.reserved_count = answers.count("ok")
             pending.no_room_count = answers.count("no space")
             pending.no_room_first = answers.index("no space") if pending.no_room_count else 0
-            pending.is_passed_by = any(key.is_passed_by for key in lease)
+            pending.is_passed_by = any(key.is_passed_by for key in reserved)
             is_useful = pending.reserved_count > 0
         if is_useful:
             pending.lease = lease

@@ -152,22 +152,18 @@ TEST(Store, LowerPrioritiesGoFirstHoweverRecent) {
   EXPECT_EQ(w.MatchCount(s, group, World::Keys(4, 2)), 1u);
 }
 
-TEST(Store, AMatchNeedsEveryWindowWhole) {
-  World w({.segments_max = 4});
-  const SessionId s = w.Open();
-  const uint32_t group =
-      w.OpenGroup(s, TestGroup("hybrid", {TestSpace(0), TestSpace(1, /*window_blocks=*/2)}));
+// Puts blocks World::Keys(6) of two members, the second of which has bytes for those in `present`.
+void PutSix(World& w, SessionId s, uint32_t group, const std::vector<uint32_t>& present) {
   const auto keys = World::Keys(6);
   const ReserveResult reserved = w.Reserve(s, group, keys);
   ASSERT_EQ(reserved.slots.size(), 12u);
-  // The windowed member brings bytes for blocks 1, 2 and 4 only.
   std::vector<protocol::CommitEntry> entries;
   for (uint32_t i = 0; i < 6; ++i) {
     for (uint32_t m = 0; m < 2; ++m) {
       auto entry =
           w.Write(s, group, keys[i], i, m, reserved.keys[i].commit_id, reserved.slots[2 * i + m])
               .entry;
-      if (m == 1 && i != 1 && i != 2 && i != 4) {
+      if (m == 1 && std::find(present.begin(), present.end(), i) == present.end()) {
         entry.flags = protocol::kCommitAbsent;
         entry.part_count = 0;
       }
@@ -177,6 +173,15 @@ TEST(Store, AMatchNeedsEveryWindowWhole) {
   EXPECT_EQ(w.Commit(s, {.token = reserved.reply.token}, entries).reply.sealed_count, 6u);
   w.Release(s, reserved.reply.token);
   w.Run();
+}
+
+TEST(Store, AMatchNeedsEveryWindowWhole) {
+  World w({.segments_max = 4});
+  const SessionId s = w.Open();
+  const uint32_t group =
+      w.OpenGroup(s, TestGroup("hybrid", {TestSpace(0), TestSpace(1, /*window_blocks=*/2)}));
+  const auto keys = World::Keys(6);
+  PutSix(w, s, group, {1, 2, 4});
   // p = 3: its window is blocks 1 and 2. p = 5 would need block 3, too.
   EXPECT_EQ(w.MatchCount(s, group, keys), 3u);
   const AcquireResult got = w.Acquire(s, group, keys);
@@ -194,24 +199,7 @@ uint32_t OpenChunked(World& w, SessionId s, uint32_t chunk_tokens,
   chunked.attention = AttentionKind::kChunked;
   chunked.window_tokens = chunk_tokens;
   const uint32_t group = w.OpenGroup(s, TestGroup("chunks", {TestSpace(0), chunked}));
-  const auto keys = World::Keys(6);
-  const ReserveResult reserved = w.Reserve(s, group, keys);
-  std::vector<protocol::CommitEntry> entries;
-  for (uint32_t i = 0; i < 6; ++i) {
-    for (uint32_t m = 0; m < 2; ++m) {
-      auto entry =
-          w.Write(s, group, keys[i], i, m, reserved.keys[i].commit_id, reserved.slots[2 * i + m])
-              .entry;
-      if (m == 1 && std::find(present.begin(), present.end(), i) == present.end()) {
-        entry.flags = protocol::kCommitAbsent;
-        entry.part_count = 0;
-      }
-      entries.push_back(entry);
-    }
-  }
-  EXPECT_EQ(w.Commit(s, {.token = reserved.reply.token}, entries).reply.sealed_count, 6u);
-  w.Release(s, reserved.reply.token);
-  w.Run();
+  PutSix(w, s, group, present);
   return group;
 }
 
