@@ -19,7 +19,7 @@ uint64_t ForgottenKeys::HashOf(uint32_t group_index, const BlockKey& key) {
 }
 
 void ForgottenKeys::Remember(uint32_t group_index, const BlockKey& key, protocol::MissCause cause,
-                             uint64_t now_us) {
+                             uint64_t now_us, Was was) {
   const uint64_t hash = HashOf(group_index, key);
   Entry* const place = PlaceOf(hash);
   Entry* chosen = place;
@@ -32,7 +32,8 @@ void ForgottenKeys::Remember(uint32_t group_index, const BlockKey& key, protocol
   }
   *chosen = {.fingerprint = hash,
              .time_s = static_cast<uint32_t>(now_us / kUsPerSecond) + 1,
-             .cause = cause};
+             .cause = cause,
+             .has_passed_by = was == Was::kPassingBy};
 }
 
 const ForgottenKeys::Entry* ForgottenKeys::Find(uint32_t group_index, const BlockKey& key) const {

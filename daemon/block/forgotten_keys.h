@@ -22,14 +22,16 @@ class ForgottenKeys {
     uint64_t fingerprint = 0;
     uint32_t time_s = 0;  // 0: none
     protocol::MissCause cause = protocol::MissCause::kCold;
-    uint8_t reserved[3] = {};
+    bool has_passed_by = false;  // it was not let in
+    uint8_t reserved[2] = {};
   };
   static_assert(sizeof(Entry) == 16);
 
   ForgottenKeys();
 
+  enum class Was : uint8_t { kHere, kPassingBy };
   void Remember(uint32_t group_index, const BlockKey& key, protocol::MissCause cause,
-                uint64_t now_us);
+                uint64_t now_us, Was was = Was::kHere);
   // Null if nothing is known of it.
   const Entry* Find(uint32_t group_index, const BlockKey& key) const;
 

@@ -16,6 +16,8 @@ namespace {
 // What a call of Commit gives to do beside its entries, in blocks: followers to tell, parts.
 constexpr uint64_t kCommitWorkMax = 4096;
 constexpr uint32_t kPartsPerWork = 32;
+// Between two calls of a Reserve of one prompt: what an engine computes at once takes less.
+constexpr uint64_t kPassesTogetherS = 10;
 
 // One call of a Reserve: its keys, each behind the one before.
 class Reserver {
@@ -30,8 +32,7 @@ class Reserver {
     may_pass_by_ = is_chain && MayPassBy();
     if (is_chain && !query_.parent.is_zero()) {
       parent = caller_.domain().index.Find(query_.group_index, query_.parent);
-      // Nothing finds what hangs on a block that is nowhere.
-      if (parent == kBlockNone && may_pass_by_) PassBy();
+      if (parent == kBlockNone && may_pass_by_ && HasJustPassedBy(query_.parent)) PassBy();
     }
     for (size_t i = 0; i < query_.keys.size(); ++i) {
       if (i + kPrefetchDistance < query_.keys.size()) {
@@ -100,8 +101,8 @@ class Reserver {
     ++(is_passed_by ? domain.counters.reserve_passed_by : domain.counters.reserve_no_space);
     domain.forgotten.Remember(
         query_.group_index, query_.keys[i],
-        is_passed_by ? protocol::MissCause::kCapacity : protocol::MissCause::kQuota,
-        domain.NowUs());
+        is_passed_by ? protocol::MissCause::kCapacity : protocol::MissCause::kQuota, domain.NowUs(),
+        is_passed_by ? ForgottenKeys::Was::kPassingBy : ForgottenKeys::Was::kHere);
     result_->is_out_of_space =
         !(query_.flags & protocol::kKeysFlat) || domain.dram_policy->Victim() == kBlockNone;
     Answer({.status = static_cast<uint8_t>(StatusCode::kNoSpace), .is_passed_by = is_passed_by},
@@ -110,12 +111,21 @@ class Reserver {
   }
 
   // Whether newcomers may pass by: DRAM is all that there is, it has all of a block, and nobody
-  // waits for them.
+  // waits for them or wants them kept.
   bool MayPassBy() const {
     const CacheDomain& domain = caller_.domain();
     return domain.lower.empty() && domain.options.shared.tier == nullptr &&
-           query_.hints.expected_reuse_ms == 0 && !caller_.group->has_remote() &&
-           domain.dram_policy->MayPassBy();
+           query_.hints.expected_reuse_ms == 0 && (query_.hints.flags & protocol::kHintPin) == 0 &&
+           !caller_.group->has_remote() && domain.dram_policy->MayPassBy();
+  }
+
+  // A prompt comes in several calls: whoever looks for it never gets to what is behind a gap.
+  bool HasJustPassedBy(const BlockKey& parent) const {
+    const CacheDomain& domain = caller_.domain();
+    const ForgottenKeys::Entry* const entry =
+        domain.forgotten.Find(query_.group_index, parent);
+    return entry != nullptr && entry->has_passed_by &&
+           domain.NowUs() / kUsPerSecond + 1 - entry->time_s <= kPassesTogetherS;
   }
 
   void PassBy() { result_->is_out_of_space = result_->is_passed_by = true; }

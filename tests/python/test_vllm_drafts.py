@@ -45,11 +45,13 @@ def test_instances_share_what_is_right(daemon, groups):
     assert engine.counts["loaded_tokens"] > 60
 
 
+@pytest.mark.parametrize("method", ["eagle", "draft_model"])
 @pytest.mark.parametrize("draft_max", [40, 60])
-def test_what_steps_leave_out_is_not_stored(daemon, draft_max):
+def test_what_steps_leave_out_is_not_stored(daemon, draft_max, method):
     for seed in range(4):
         chance = random.Random(seed)
-        engine = make_engine(daemon, chance, draft_groups=(0,), draft_max=draft_max)
+        engine = make_engine(daemon, chance, draft_groups=(0,), draft_max=draft_max,
+                             draft_method=method, block_count=44)
         drive(engine, chance, 60)
         assert engine.connector.side.refusal is None and engine.undrafted_count > 10
         expect_nothing_held(daemon, engine)

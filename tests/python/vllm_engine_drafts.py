@@ -1,5 +1,5 @@
-"""What a draft of EAGLE's kind does to the engine without a model: what its layers keep of a token
-follows from the next one, too."""
+"""What a draft does to the engine without a model: what the layers of one of EAGLE's kind keep of a
+token follows from the next one, too; a draft model of its own reads tokens where they stand."""
 import types
 
 NULL = 0  # the block that stands where a window has passed
@@ -10,15 +10,17 @@ class Drafted:
     """Of an Engine. Bytes of a block of `draft_groups` follow from its hash and from the token
     before which its last one was computed; vLLM's own cache tells blocks apart by their hashes
     alone, drops the last block of a hit, and may so have blocks that were computed before another
-    token. In a step with a sequence of more than `draft_max` tokens nothing of a draft is computed.
+    token. With method "draft_model" bytes follow from the hash alone. In a step with a sequence of
+    more than `draft_max` tokens nothing of a draft is computed.
     """
 
     def begin_drafts(self, kv_cache, config, draft_groups, draft_max, method="eagle"):
         self.draft_groups, self.draft_max = set(draft_groups), draft_max
         self.after = [None] * kv_cache.num_blocks  # by block, as it was computed; b"…": it was not
         self.undrafted_count = 0
+        self.looks_ahead = method != "draft_model"
         for index, group in enumerate(kv_cache.kv_cache_groups):
-            group.is_eagle_group = index in self.draft_groups
+            group.is_eagle_group = self.looks_ahead and index in self.draft_groups
         if draft_groups:
             config.model_config.max_model_len = draft_max and draft_max + DRAFTED
             config.speculative_config = types.SimpleNamespace(
@@ -29,7 +31,12 @@ class Drafted:
 
     def without_drafted(self, block_count):
         """Of a hit in the own cache."""
-        return max(0, block_count - 1) if self.draft_groups else block_count
+        drops = self.looks_ahead and self.draft_groups
+        return max(0, block_count - 1) if drops else block_count
+
+    def _behind(self, tokens, i):
+        """What a block that is computed in one go follows from, beside its hash."""
+        return tokens[(i + 1) * self.block_tokens] if self.looks_ahead else b"the hash"
 
     def draft(self, output):
         """What the draft makes of a step's blocks."""
@@ -57,14 +64,14 @@ class Drafted:
             if is_left_out:
                 self.after[table[i]] = b"left out"
             elif (i + 1) * n <= end and self.after[table[i]] is None:
-                self.after[table[i]] = tokens[(i + 1) * n]
+                self.after[table[i]] = self._behind(tokens, i)
 
     def draft_loaded(self, request, first, last):
         """A load has to bring what follows from the request's own tokens."""
         for group in self.draft_groups:
             for i, block_id in enumerate(request.tables[group][first:last], first):
                 if block_id != NULL:
-                    self.after[block_id] = request.tokens[(i + 1) * self.block_tokens]
+                    self.after[block_id] = self._behind(request.tokens, i)
 
     def content(self, work, group, i):
         """What the bytes of a full block follow from."""

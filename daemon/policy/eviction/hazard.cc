@@ -213,9 +213,10 @@ void HazardPolicy::OnComing(std::span<const BlockKey> keys, const BlockTraits& f
 }
 
 bool HazardPolicy::PassesBy() const {
-  if (!coming_.are_left() || IsByAge() || coming_.priority != lowest_priority_) return false;
+  if (!coming_.are_left() || IsByAge() || coming_.priority > lowest_priority_) return false;
   const BlockId victim = Victim();
-  return victim != kBlockNone && IndexOfNewcomer() < IndexOf(victim);
+  if (victim == kBlockNone) return false;
+  return coming_.priority < lowest_priority_ || IndexOfNewcomer() < IndexOf(victim);
 }
 
 // Why its request will end is not known: as the late ones ended.

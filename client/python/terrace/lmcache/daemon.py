@@ -204,10 +204,12 @@ class Daemon:
         while first < len(row.digests):
             last = min(first + step, len(row.digests))
             part = row.part(first, last)
-            now, new = self.shelf.guarded(functools.partial(
-                self._write, part, layout, addresses[first:last]), (set(), set()))
+            now, new, is_passed_by = self.shelf.guarded(functools.partial(
+                self._write, part, layout, addresses[first:last]), (set(), set(), False))
             there |= now
             stored |= new
+            if is_passed_by:
+                break  # nor what hangs on it
             if there.issuperset(part.indexes):
                 first = last
             elif self._is_refused(row.kind, layout) or not self.shelf.is_there \
@@ -218,14 +220,17 @@ class Daemon:
                 pause_s *= 2
         return there, stored
 
-    def _write(self, row: Row, layout: Layout, addresses: Any) -> Tuple[Set[int], Set[int]]:
+    def _write(self, row: Row, layout: Layout, addresses: Any
+               ) -> Tuple[Set[int], Set[int], bool]:
+        """As `store`; and whether the rest is less wanted than all that the daemon has."""
         group = self._group(row.kind, layout)
         if group is None:
-            return set(), set()
+            return set(), set(), False
         try:
             with group.reserve(row.keys(group), self._store_timeout_s, row.hints,
                                **self._place(group, row)) as lease:
                 answers = [key.status for key in lease]
+                is_passed_by = any(key.is_passed_by for key in lease)
                 ours = {i for i, answer in zip(row.indexes, answers) if answer == "ok"}
                 others = {i for i, answer in zip(row.indexes, answers)
                           if answer in ("exists", "busy")}
@@ -233,9 +238,9 @@ class Daemon:
                     lease.write(Addresses(addresses))
                     if lease.commit(self._store_timeout_s) < len(ours):
                         ours = set()
-                return ours | others, ours
+                return ours | others, ours, is_passed_by
         except NoSpace:
-            return set(), set()
+            return set(), set(), False
 
     def erase(self, row: Row) -> None:
         """From every tier, in the layouts that this process knows; a reader's stay."""

@@ -101,7 +101,7 @@ def drafting_of(config: Any, groups: Sequence[Any]) -> Drafting:
 
 class Drafts:
     """Of one scheduler: which blocks in vLLM's hands are what their keys would say. Without a draft
-    that looks ahead all of them are, and nothing is kept."""
+    that looks ahead, or is left out of long steps, all of them are, and nothing is kept."""
 
     def __init__(self, drafting: Drafting, block_tokens: int):
         self._drafting = drafting
@@ -109,12 +109,16 @@ class Drafts:
         self._after: Dict[int, Behind] = {}  # by block id: before what it was computed
 
     @property
-    def look_ahead(self) -> bool:
-        return self._drafting.looks_ahead
+    def keep_book(self) -> bool:
+        return self._drafting.looks_ahead or self._drafting.sequence_max is not None
+
+    def _follows(self, request: Any, position: int) -> Behind:
+        """What says that a block that ends before `position` is what follows from the request."""
+        return behind(request, position) if self._drafting.looks_ahead else (0, "")
 
     def written(self, table: Sequence[Sequence[int]], first: int) -> None:
         """The blocks of `table`, of each KV cache group, from `first` on get other bytes."""
-        if self.look_ahead:
+        if self.keep_book:
             for block_id in itertools.chain(*(block_ids[first:] for block_ids in table)):
                 self._after.pop(block_id, None)
 
@@ -125,14 +129,14 @@ class Drafts:
         for block_ids in table:
             for i, block_id in enumerate(block_ids, first):
                 if block_id not in given_away:
-                    self._after[block_id] = behind(request, (i + 1) * self._block_tokens)
+                    self._after[block_id] = self._follows(request, (i + 1) * self._block_tokens)
 
     def are_right(self, table: Sequence[Sequence[int]], count: int, request: Any) -> bool:
         """Whether the first blocks of `table` are what follows from the request. What a window has
         passed is none: block 0."""
         n = self._block_tokens
-        return not self.look_ahead or all(
-            block_id == 0 or self._after.get(block_id) == behind(request, (i + 1) * n)
+        return not self.keep_book or all(
+            block_id == 0 or self._after.get(block_id) == self._follows(request, (i + 1) * n)
             for block_ids in table for i, block_id in enumerate(block_ids[:count]))
 
     def undrafted(self, output: Any) -> Dict[str, int]:

@@ -91,6 +91,10 @@ def refusal_of(kv_cache_config: Any, shards: int = 1) -> Optional[str]:
         if not getattr(spec, "prefix_cacheable", True):
             return (f"a KV cache group is a {name_of(spec)} whose blocks are of no prefix: vLLM "
                     "computes them anew behind each hit; leave swa_bounded_replay out")
+        if getattr(spec, "non_causal", False):
+            return (f"a KV cache group is a {name_of(spec)} that is non_causal: what a block holds "
+                    "depends on the tokens behind it, so prompts share none; run this model "
+                    "without the connector")
     for group in groups:
         why = _refusal_of_mixture(specs_of(group))
         if why is not None:

@@ -258,7 +258,7 @@ class SchedulerHalf:
         tracked.stored_count = max(tracked.stored_count, first + count)
         tracked.computed_tokens = (first + count) * self.block_tokens
         wanted = self._kept(tracked.table, first, first + count, tracked.computed_tokens)
-        if self._drafts.look_ahead:
+        if self._drafts.keep_book:
             self._drafts.computed(wanted, first, request)
         self._loading[request.request_id] = _Loading(lookup, request, wanted, count)
         token = lookup.lease.token
@@ -361,7 +361,7 @@ class SchedulerHalf:
     def _note_drafted(self, tracked: _Tracked, last: int) -> None:
         """What it has computed up to block `last`, but what is another request's by now."""
         first, tracked.noted_count = tracked.noted_count, max(tracked.noted_count, last)
-        if self._drafts.look_ahead and last > first:
+        if self._drafts.keep_book and last > first:
             self._drafts.computed(
                 self._kept(tracked.table, first, last, tracked.computed_tokens), first,
                 tracked.request, self._fences.written())
@@ -556,11 +556,20 @@ class SchedulerHalf:
             return
         endings, tracked.endings = tracked.endings, []
         if tracked.passed_at is not None and not tracked.said.request.is_of_blocks:
-            last = tracked.passed_at  # the block before it has the request's reason
-            endings = [(self._questions.keys(tracked.request, tracked.keys, last - 1, last), hints)
-                       for _, hints in endings if last > 0]
+            endings = self._ending_before(tracked, tracked.passed_at, endings)
         for keys, hints in endings:
             self._asker.touch(keys, hints, self.lookup_wait_s)
+
+    def _ending_before(self, tracked: _Tracked, passed_at: int,
+                       endings: List[Tuple[Keys, Hints]]) -> List[Tuple[Keys, Hints]]:
+        """The last block that is there has the request's reason; none without a daemon."""
+        if passed_at == 0:
+            return []
+        try:
+            keys = self._questions.keys(tracked.request, tracked.keys, passed_at - 1, passed_at)
+        except Unavailable:
+            return []
+        return [(keys, hints) for _, hints in endings]
 
     def _end(self, tracked: _Tracked, computed_tokens: int) -> None:
         """What is to be said of its blocks: why it ended, of the last one, and of all of them what

@@ -85,10 +85,33 @@ TEST_F(PassBy, WhatIsAwaitedComes) {
   EXPECT_EQ(CountPassed(reserved), 0u);
 }
 
-TEST_F(PassBy, WhatHangsOnNothingPassesByAndFlatKeysHangOnNone) {
-  const ReserveResult reserved = Scan({}, false, BlockKey{77, 77});  // there is room
-  EXPECT_EQ(CountGiven(reserved), 0u);
-  EXPECT_EQ(CountPassed(reserved), kScan);
+TEST_F(PassBy, WhatAnEngineWantsKeptComes) {
+  Learn();
+  EXPECT_EQ(CountGiven(Scan({.flags = protocol::kHintPin})), kScan);
+}
+
+TEST_F(PassBy, WhatIsToGoFirstNeverEvictsWhatIsToStayLonger) {
+  Learn();
+  const ReserveResult reserved = Scan({.priority = protocol::kPriorityDefault - 1});
+  EXPECT_EQ(CountPassed(reserved), kScan - CountGiven(reserved));
+  EXPECT_LE(CountGiven(reserved), kSlotsPerSegment - kHot);
+  EXPECT_EQ(world.MatchCount(session, group, hot), kHot);
+  EXPECT_EQ(CountGiven(Scan({.priority = protocol::kPriorityDefault + 1})), kScan);
+}
+
+TEST_F(PassBy, WhatHangsOnABlockThatPassedByDoesSoForAWhile) {
+  Learn();
+  const ReserveResult reserved = Scan({});
+  ASSERT_EQ(reserved.keys.back().is_passed_by, 1u);
+  const BlockKey last = StoreWorld::Keys(kScan, next_chain - 1).back();
+  world.Reset(session, group);  // there is room
+  EXPECT_EQ(CountPassed(Scan({}, false, last)), kScan);
+  world.Advance(60'000'000);
+  EXPECT_EQ(CountGiven(Scan({}, true, last)), kScan);
+}
+
+TEST_F(PassBy, WhatHangsOnAnUnknownBlockComesAndFlatKeysHangOnNone) {
+  EXPECT_EQ(CountGiven(Scan({}, true, BlockKey{77, 77})), kScan);
   Learn();
   EXPECT_EQ(CountPassed(Scan({}, false, {}, protocol::kKeysFlat)), 0u);
 }
