@@ -153,8 +153,11 @@ void BlockHints::ForEachPolicy(std::span<const BlockId> run, const Tell& tell) {
   }
 }
 
-void BlockHints::Touch(std::span<const BlockId> run, const protocol::Hints& hints) {
-  const TouchContext context = d_.ContextOf(hints);
+void BlockHints::Touch(std::span<const BlockId> run, const protocol::Hints& hints,
+                       const Part& part) {
+  TouchContext context = d_.ContextOf(hints);
+  context.behind = part.behind;
+  context.goes_on = part.goes_on;
   ForEachRange(run, [&](BlockRange range) { d_.index.Touch(range, context.now_us); });
   d_.admission->OnTouch(run, context);
   ForEachPolicy(run, [&](EvictionPolicy& policy, std::span<const BlockId> resident) {

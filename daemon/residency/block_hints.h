@@ -30,8 +30,13 @@ class BlockHints {
   void OnBirth(BlockId id);
   void OnLeave(BlockId id);
 
-  // The blocks of a run were asked for, in order.
-  void Touch(std::span<const BlockId> run, const protocol::Hints& hints);
+  // The blocks of a run, or of a part of one, were asked for, in order.
+  struct Part {
+    BlockId behind = kBlockNone;  // the last block of the part before
+    bool goes_on = false;         // there may be another part
+  };
+  void Touch(std::span<const BlockId> run, const protocol::Hints& hints) { Touch(run, hints, {}); }
+  void Touch(std::span<const BlockId> run, const protocol::Hints& hints, const Part& part);
   // Tells the policies when the engine expects the blocks to be asked for, if it says.
   void Expect(std::span<const BlockId> run, const protocol::Hints& hints);
   void CountHit(BlockId id) {

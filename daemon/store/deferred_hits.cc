@@ -56,18 +56,20 @@ void DeferredHits::Step() {
   for (uint32_t left = kBlocksPerStep; left > 0 && !hits_.empty();) {
     Hit& hit = hits_.front();
     const uint32_t end = std::min(hit.block_count, hit.next + left);
-    NoteSome(hit, end);
+    NoteSome(&hit, end);
     waiting_count_ -= end - hit.next;
     left -= end - hit.next;
     hit.next = end;
     if (end < hit.block_count) return;
     Finish(hit);
     hits_.pop_front();
+    ++noted_count_;
   }
 }
 
 // Blocks [next, end) of it; some may have left the lease, or the cache, meanwhile.
-void DeferredHits::NoteSome(const Hit& hit, uint32_t end) {
+void DeferredHits::NoteSome(Hit* noted, uint32_t end) {
+  const Hit& hit = *noted;
   const Lease& lease = d_.leases.at(hit.lease);
   run_.clear();
   keys_.clear();
@@ -84,7 +86,9 @@ void DeferredHits::NoteSome(const Hit& hit, uint32_t end) {
   }
   const Group& group = *d_.groups[lease.group_index];
   d_.meter.OnAsked(lease.group_index, keys_, group.block_bytes(), hit.asked_us);
-  residency_.hints.Touch(run_, hit.hints);
+  residency_.hints.Touch(run_, hit.hints,
+                         {.behind = hit.last, .goes_on = end < hit.block_count});
+  if (!run_.empty()) noted->last = run_.back();
 }
 
 void DeferredHits::Finish(const Hit& hit) {

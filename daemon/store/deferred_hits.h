@@ -43,6 +43,10 @@ class DeferredHits {
   // Why its request ended, which is noted behind its use. REQUIRES: the lease is unnoted.
   void OnRequestEnd(LeaseId lease, const protocol::Hints& hints);
 
+  // How many hits there have been, and of how many all is noted, in that order.
+  uint64_t added_count() const { return noted_count_ + hits_.size(); }
+  uint64_t noted_count() const { return noted_count_; }
+
   bool has_work() const { return !hits_.empty() || !asked_.empty(); }
   void Step();
 
@@ -52,6 +56,7 @@ class DeferredHits {
     SessionId session = 0;
     uint32_t block_count = 0;
     uint32_t next = 0;
+    BlockId last = kBlockNone;  // that was noted
     uint64_t asked_us = 0;
     protocol::Hints hints;
     protocol::Hints end_hints;
@@ -64,7 +69,7 @@ class DeferredHits {
   };
 
   void CountFirstAsked();
-  void NoteSome(const Hit& hit, uint32_t end);
+  void NoteSome(Hit* hit, uint32_t end);
   void Finish(const Hit& hit);
 
   CacheDomain& d_;
@@ -75,6 +80,7 @@ class DeferredHits {
   uint32_t asked_count_ = 0;  // keys
   std::deque<Hit> hits_;
   uint32_t waiting_count_ = 0;  // blocks
+  uint64_t noted_count_ = 0;
   std::vector<BlockId> run_;    // scratch
   std::vector<BlockKey> keys_;  // scratch
 };

@@ -278,7 +278,11 @@ class PrefixHolder {
     // Why the request ended is known when its lease is released.
     protocol::Hints hints = query_.hints;
     hints.end_reason = protocol::EndReason::kUnknown;
-    caller_.rooms->residency.hints.Touch(held_, hints);
+    const bool goes_on = held_.size() == query_.keys.size() &&
+                         target_.walk->walked_count < query_.key_count_of_request;
+    caller_.rooms->residency.hints.Touch(held_, hints,
+                                         {.behind = target_.walk->used, .goes_on = goes_on});
+    if (!held_.empty()) target_.walk->used = held_.back();
   }
 
   // Who reads by parts does not wait for blocks before this one, which may yet fail.

@@ -27,6 +27,7 @@ struct PrefixWalk {
   std::vector<uint32_t> window_runs;  // per windowed member: blocks present without a gap, to here
   uint64_t read_run = 0;              // of the promotions begun for it; see Mover
   BlockId read_on = kBlockNone;       // the last block, if it was below: its chain is read ahead
+  BlockId used = kBlockNone;          // the last block that was noted as used
   uint32_t wait_us = 0;               // until all that was promised so far is ready, as predicted
   UnqueuedBytes unqueued{};
 };

@@ -313,9 +313,19 @@ void ReserveOperation::Finish(const KeysQuery& query) {
   answer_->reply.lease_ttl_ms = store.options.lease_ttl_ms;
 }
 
+// What a request stores belongs to what it has found.
+bool ReserveOperation::AreHitsNoted(const KeysQuery& query) {
+  Caller caller;
+  if (!tie_.store()->Enter(query.session, query.group_index, &caller).ok()) return true;
+  const DeferredHits& hits = caller.rooms->deferred_hits;
+  if (!hits_before_.has_value()) hits_before_ = hits.added_count();
+  return hits.noted_count() >= *hits_before_;
+}
+
 Result<Progress> ReserveOperation::Step(const KeysQuery& query) {
   TERRACE_CHECK(tie_.store() != nullptr, "an operation that is over is not stepped");
   session_ = query.session;
+  if (!AreHitsNoted(query)) return Progress::kStays;
   const size_t answered_before = answer_->keys.size();
   if (const Status taken = Take(query); !taken.ok()) {
     Undo();

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "daemon/block/keys_query.h"
@@ -24,10 +25,12 @@ class ReserveOperation {
   ~ReserveOperation() { Undo(); }
 
   // The next keys; answer->keys says how many have been answered, query.key_count_of_request how
-  // many there are (0: these). kAwaits: the next of them waits for memory.
+  // many there are (0: these). kAwaits: the next of them waits for memory. kStays: what was hit
+  // before is noted first.
   Result<Progress> Step(const KeysQuery& query);
 
  private:
+  bool AreHitsNoted(const KeysQuery& query);
   Status Take(const KeysQuery& query);
   void Finish(const KeysQuery& query);
   void Undo();
@@ -36,6 +39,7 @@ class ReserveOperation {
   ReserveResult* answer_;
   SessionId session_ = 0;
   size_t passed_count_ = 0;
+  std::optional<uint64_t> hits_before_;  // of the domain, when it began
 };
 
 class StoringVerbs {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <utility>
 
 #include "terrace/check.h"
 
@@ -194,6 +195,7 @@ void HazardPolicy::TakeTurn(const Sample& ghost, uint64_t now_us, uint32_t behin
 void HazardPolicy::OnComing(std::span<const BlockKey> keys, const BlockTraits& first,
                             uint32_t more_count, uint64_t now_us) {
   if (keys.empty()) return;
+  EndRun();
   Advance(now_us);
   const bool goes_on = open_request_ != kNone && first.parent != kBlockNone &&
                        requests_[open_request_].tip == first.parent && coming_.left_count() > 0;
@@ -233,6 +235,7 @@ float HazardPolicy::IndexOfNewcomer() const {
 }
 
 void HazardPolicy::OnInsert(BlockId id, const BlockTraits& traits, uint64_t now_us) {
+  EndRun();
   Advance(now_us);
   states_.Reach(id);
   states_[id] = BlockState{.fingerprint = FingerprintOf(traits.key), .priority = traits.priority};
@@ -264,15 +267,29 @@ void HazardPolicy::OnTouch(std::span<const BlockId> run, const TouchContext& con
     request.is_ended = true;
     return;
   }
+  // Whoever came in between has made two requests of it.
+  const bool is_rest = context.behind != kBlockNone && run_.last == context.behind;
+  uint32_t depth = static_cast<uint32_t>(run.size());
+  if (is_rest) {
+    depth += requests_[open_request_].depth;
+  } else {
+    EndRun();
+  }
   const uint32_t turn = requests_[before].turn + 1;
   const uint8_t tip_gap = GapOf(requests_[before].time_us, context.now_us);
-  const uint32_t opened = OpenRequest(context.now_us);
-  requests_[opened].tip = requests_[opened].end = run.back();
-  requests_[opened].turn = turn;
-  requests_[opened].gap = tip_gap;
-  requests_[opened].depth = static_cast<uint32_t>(run.size());
-  const bool is_shared = states_[run.back()].branches >= 2;
-  watched_ = run[Random() % run.size()];
+  if (!is_rest) OpenRequest(context.now_us);
+  Request& opened = requests_[open_request_];
+  opened.tip = opened.end = run.back();
+  opened.turn = turn;
+  opened.gap = tip_gap;
+  opened.depth = depth;
+  if (!is_rest || Random() % depth < run.size()) watched_ = run[Random() % run.size()];
+  run_ = {.last = run.back(), .before = before};
+  Use(run, context.now_us);
+  if (!context.goes_on) EndRun();
+}
+
+void HazardPolicy::Use(std::span<const BlockId> run, uint64_t now_us) {
   for (size_t i = run.size(); i-- > 0;) {
     const uint32_t fingerprint = states_[run[i]].fingerprint;
     if (guard_.IsSampled(fingerprint)) guard_.OnUse(fingerprint, LruGuard::Outcome::kHit);
@@ -287,13 +304,18 @@ void HazardPolicy::OnTouch(std::span<const BlockId> run, const TouchContext& con
     }
     if (state.request != last_request) {
       last_request = state.request;
-      gap = GapOf(requests_[last_request].time_us, context.now_us);
+      gap = GapOf(requests_[last_request].time_us, now_us);
     }
     state.gap = gap;
     state.was_used = true;
-    Assign(id, opened);
+    Assign(id, open_request_);
   }
-  if (!is_shared) LeavePath(before, static_cast<uint32_t>(run.size()));
+}
+
+void HazardPolicy::EndRun() {
+  const Run run = std::exchange(run_, {});
+  if (run.last == kBlockNone || states_[run.last].branches >= 2) return;
+  LeavePath(run.before, requests_[open_request_].depth);
 }
 
 // A chat that was edited, an agent that shortened its context: what is behind is left for good,

@@ -139,6 +139,12 @@ class HazardPolicy final : public EvictionPolicy {
     }
   };
 
+  // A run of the open request that is told in parts.
+  struct Run {
+    BlockId last = kBlockNone;  // kBlockNone: it is over
+    uint32_t before = kNone;    // the request that had used its last block
+  };
+
   static uint8_t GapOf(uint64_t from_us, uint64_t to_us);
   static uint32_t FingerprintOf(const BlockKey& key);
   static ReuseTraits TraitsOf(const BlockState& state, const Request& request);
@@ -174,6 +180,10 @@ class HazardPolicy final : public EvictionPolicy {
   // The open request's, if the chain ended at that block; so many are known to come behind it.
   void TakeTurn(const Sample& ghost, uint64_t now_us, uint32_t behind_count);
   void Assign(BlockId id, uint32_t request);
+  // The blocks of a run that is used by the open request.
+  void Use(std::span<const BlockId> run, uint64_t now_us);
+  // All of the run that was used last has been told.
+  void EndRun();
   // Another request used the first blocks of its path, and no more.
   void LeavePath(uint32_t request, uint32_t used_count);
   void AddSample(BlockId id);
@@ -197,6 +207,7 @@ class HazardPolicy final : public EvictionPolicy {
   BlockId watched_ = kBlockNone;  // of the open request's hits, one at random
   BlockId newest_ = kBlockNone;   // tip of the open request
   Coming coming_;                 // to the open request
+  Run run_;
   std::array<float, ReuseTraits::kReasons> reason_shares_ = {1};  // of late requests
 
   std::array<Candidates, 256> candidates_;  // by priority

@@ -35,6 +35,9 @@ struct TouchContext {
   uint64_t now_us = 0;
   uint64_t session_hash = 0;
   protocol::EndReason end_reason = protocol::EndReason::kUnknown;
+  // A long run is told in parts: the last block of the part before, and whether there may be more.
+  BlockId behind = kBlockNone;
+  bool goes_on = false;
 };
 
 class EvictionPolicy {

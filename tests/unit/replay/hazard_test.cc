@@ -246,6 +246,41 @@ TEST(HazardPolicy, WhatIsToldOfInPartsIsCountedOnce) {
   EXPECT_EQ(parts.last_request(0).index, parts.last_request(6).index);
 }
 
+TEST(HazardPolicy, ARunThatIsUsedInPartsIsUsedOnce) {
+  HazardPolicy whole({.capacity_blocks = 32}), parts({.capacity_blocks = 32});
+  const std::vector<BlockId> path = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
+  for (HazardPolicy* policy : {&whole, &parts}) Insert(policy, path, kBlockNone, 0);
+  for (uint64_t now_us = 1'000'000; now_us <= 3'000'000; now_us += 1'000'000) {
+    whole.OnTouch(path, {.now_us = now_us});
+    const std::span<const BlockId> run = path;
+    parts.OnTouch(run.first(3), {.now_us = now_us, .goes_on = true});
+    parts.OnTouch(run.subspan(3, 4), {.now_us = now_us, .behind = 2, .goes_on = true});
+    parts.OnTouch(run.subspan(7), {.now_us = now_us, .behind = 6});
+  }
+  for (const BlockId id : path) {
+    EXPECT_EQ(parts.TraitsOf(id).turn, whole.TraitsOf(id).turn) << id;
+    EXPECT_EQ(parts.TraitsOf(id).depth, whole.TraitsOf(id).depth) << id;
+    EXPECT_EQ(parts.TraitsOf(id).gap, whole.TraitsOf(id).gap) << id;
+    EXPECT_EQ(parts.TraitsOf(id).fork, 0) << id;
+    EXPECT_EQ(parts.last_request(0).index, parts.last_request(id).index) << id;
+  }
+}
+
+TEST(HazardPolicy, ARunWhoseRestDoesNotComeLeavesItsPath) {
+  HazardPolicy policy({.capacity_blocks = 32});
+  const std::vector<BlockId> path = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
+  Insert(&policy, path, kBlockNone, 0);
+  policy.OnTouch(std::span(path).first(6), {.now_us = 1'000'000, .goes_on = true});
+  EXPECT_EQ(policy.TraitsOf(path.back()).fork, 0) << "it may come yet";
+  Insert(&policy, std::vector<BlockId>{20, 21}, path[5], 1'000'000);
+  EXPECT_EQ(policy.TraitsOf(path.back()).fork, 2);
+  // Between its parts another request was served: two requests are made of it.
+  policy.OnTouch(std::span(path).first(3), {.now_us = 2'000'000, .goes_on = true});
+  Insert(&policy, std::vector<BlockId>{30, 31}, kBlockNone, 2'000'000);
+  policy.OnTouch(std::span(path).subspan(3), {.now_us = 2'000'000, .behind = 2});
+  EXPECT_NE(policy.last_request(2).index, policy.last_request(3).index);
+}
+
 TEST(HazardModel, WhatComesBackRanksAboveWhatDoesNot) {
   HazardModel model;
   const ReuseTraits returns{.fresh = 1, .turn = 2};

@@ -313,7 +313,12 @@ class StoreWorld {
 
   ReserveResult Reserve(const KeysQuery& query) {
     ReserveResult result;
-    EXPECT_TRUE(store->storing().Reserve(&result).Step(query).ok());
+    ReserveOperation reserve = store->storing().Reserve(&result);
+    Result<Progress> stepped = reserve.Step(query);
+    for (; stepped.ok() && *stepped == Progress::kStays; stepped = reserve.Step(query)) {
+      store->events().OnTimer();
+    }
+    EXPECT_TRUE(stepped.ok());
     Check();
     return result;
   }

@@ -101,6 +101,33 @@ TEST(AcquireReady, UsesAreNotedOnceTheAnswerIsOut) {
   EXPECT_EQ(w.Stats().lease_count, 0u);
 }
 
+TEST(AcquireReady, WhatIsStoredComesBehindWhatWasFoundBefore) {
+  World w;
+  const Engine e(w);
+  const auto keys = World::Keys(4), more = World::Keys(2, 7);
+  w.Put(e.worker, e.group, keys);
+  w.Run();
+  const AcquireResult held = w.AcquireUnread(e.scheduler, e.group, keys);
+  ASSERT_EQ(held.reply.block_count, 4u);
+  ReserveResult reserved;
+  ReserveOperation reserve = w.store->storing().Reserve(&reserved);
+  const KeysQuery query = w.Query(e.worker, e.group, more);
+  ASSERT_EQ(*reserve.Step(query), Progress::kStays);
+  EXPECT_TRUE(reserved.keys.empty());
+  // What is found later does not hold it up.
+  const AcquireResult later = w.AcquireUnread(e.scheduler, e.group, keys);
+  w.store->events().OnTimer();
+  EXPECT_EQ(HitCount(w, e.worker, e.group, keys[3]), 2u);
+  const AcquireResult last = w.AcquireUnread(e.scheduler, e.group, keys);
+  ASSERT_EQ(*reserve.Step(query), Progress::kDone);
+  EXPECT_EQ(HitCount(w, e.worker, e.group, keys[3]), 2u);
+  EXPECT_EQ(reserved.keys.size(), 2u);
+  for (const AcquireResult& result : {held, later, last}) {
+    EXPECT_EQ(w.Release(e.scheduler, result.reply.token), StatusCode::kOk);
+  }
+  w.Run();
+}
+
 // Figures of other requests never keep a lease from ending.
 TEST(AcquireReady, WhatIsReleasedIsFreeHoweverMuchIsAsked) {
   World w;
