@@ -86,8 +86,7 @@ void DeferredHits::NoteSome(Hit* noted, uint32_t end) {
   }
   const Group& group = *d_.groups[lease.group_index];
   d_.meter.OnAsked(lease.group_index, keys_, group.block_bytes(), hit.asked_us);
-  residency_.hints.Touch(run_, hit.hints,
-                         {.behind = hit.last, .goes_on = end < hit.block_count});
+  residency_.hints.Touch(run_, hit.hints, {.behind = hit.last, .goes_on = end < hit.block_count});
   if (!run_.empty()) noted->last = run_.back();
 }
 

@@ -122,8 +122,7 @@ class Reserver {
   // A prompt comes in several calls: whoever looks for it never gets to what is behind a gap.
   bool HasJustPassedBy(const BlockKey& parent) const {
     const CacheDomain& domain = caller_.domain();
-    const ForgottenKeys::Entry* const entry =
-        domain.forgotten.Find(query_.group_index, parent);
+    const ForgottenKeys::Entry* const entry = domain.forgotten.Find(query_.group_index, parent);
     return entry != nullptr && entry->has_passed_by &&
            domain.NowUs() / kUsPerSecond + 1 - entry->time_s <= kPassesTogetherS;
   }

@@ -614,6 +614,29 @@ def test_of_what_does_not_come_in_time_the_head_is_loaded(daemon, monkeypatch):
     engine.close()
 
 
+def test_what_passes_by_is_not_offered_again(daemon, monkeypatch):
+    offered = []
+    reserve, answers = terrace.Group.reserve, terrace.WriteLease.__iter__
+
+    def count(group, keys, *rest, **named):
+        offered.append(len(keys))
+        return reserve(group, keys, *rest, **named)
+
+    def pass_by(lease):
+        for number, key in enumerate(answers(lease)):
+            yield key if number < 2 else key._replace(status="no space", is_passed_by=True)
+
+    monkeypatch.setattr(terrace.Group, "reserve", count)
+    monkeypatch.setattr(terrace.WriteLease, "__iter__", pass_by)
+    engine = make(daemon)
+    began = time.monotonic()
+    engine.serve([1, 2, 3, 4, 5])
+    assert offered == [5] and time.monotonic() - began < LONG_S
+    monkeypatch.undo()
+    assert engine.fetch([1, 2, 3, 4, 5]) >= 2
+    engine.close()
+
+
 def test_a_reader_loads_objects_and_stores_none(daemon, caplog):
     writer = make(daemon)
     assert writer.serve([1, 2, 3]) == 0

@@ -6,6 +6,7 @@ import pathlib
 import random
 import subprocess
 import tempfile
+import time
 import types
 
 import pytest
@@ -194,6 +195,39 @@ def test_where_its_last_blocks_pass_by_the_one_before_them_says_why_it_ended(dae
     assert counters["passed_blocks"] == 5 and counters["dropped_blocks"] == 0
     assert len(listed(daemon)) == 10
     expect_nothing_held(daemon, engine)
+
+
+def test_a_daemon_that_dies_among_ends_leaves_no_store_behind(daemon, monkeypatch):
+    take = terrace.requests.Asker._take_lease
+    done = terrace.vllm.scheduler.SchedulerHalf.stores_done
+    killed = []
+
+    def pass_by(asker, completion, pending):
+        take(asker, completion, pending)
+        if hasattr(pending.lease, "reserved"):
+            pending.no_room_first, pending.no_room_count = len(pending.lease) - 1, 1
+            pending.is_passed_by = True
+
+    def die_before_ends(half, reports):
+        ending = [n for n in reports if half._in_workers[n].tracked.endings]
+        if len(ending) > 1 and not killed:
+            daemon.kill()
+            while half._asker.group.client.boot_id:
+                time.sleep(0.01)
+            killed.append(True)
+        done(half, reports)
+
+    monkeypatch.setattr("terrace.requests.Asker._take_lease", pass_by)
+    monkeypatch.setattr("terrace.vllm.scheduler.SchedulerHalf.stores_done", die_before_ends)
+    engine = make_engine(daemon, random.Random(7), timeout_ms=300, lookup_wait_ms=300)
+    for i in range(3):
+        engine.add(vllm_engine.Request(f"r{i}", list(range(100 + 50 * i, 124 + 50 * i)), 1, 8))
+    for _ in range(1000):
+        engine.step()
+        if not engine.has_work:
+            break
+    assert killed and not engine.has_work and engine.connector.side.half.held_count == 0
+    engine.close()
 
 
 def test_random_requests_with_hints_leave_nothing_behind(daemon):

@@ -77,6 +77,17 @@ def test_what_four_ranks_stored_is_none_of_twos_and_of_their_own_latents_all(dae
         expect_nothing_held(daemon, second)
 
 
+def test_a_group_that_attends_both_ways_is_refused(daemon):
+    def change(_, groups):
+        groups[0].kv_cache_spec.non_causal = True
+
+    engine = changed_engine(daemon, change)
+    assert "that is non_causal" in engine.connector.side.refusal
+    run_prompt(engine)
+    assert engine.counts["finished"] == 1 and not engine.counts["loaded_tokens"]
+    engine.close()
+
+
 def test_a_window_that_is_computed_anew_is_refused(daemon):
     def bounded(_, groups):
         groups[1].kv_cache_spec.prefix_cacheable = False
