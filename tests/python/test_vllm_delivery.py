@@ -1,6 +1,8 @@
 """What terrace.vllm promises comes, or is said not to have come; and it serves beside others."""
 import logging
+import os
 import random
+import signal
 import tempfile
 import types
 
@@ -44,6 +46,45 @@ def test_beside_other_connectors_the_first_prompt_is_stored_and_found(daemon, mo
         run_prompt(engine)
         assert engine.counts["loaded_tokens"] == (8 * BLOCKS if number else 0)
         expect_nothing_held(daemon, engine)
+
+
+@pytest.mark.parametrize("somebody_loads", [False, True])
+def test_what_another_connector_loads_into_is_not_stored_any_more(daemon, somebody_loads):
+    """vLLM's MultiConnector tells of a request's blocks, with no tokens of ours, before the one
+    whose load it is writes to them; the daemon is too busy to answer a store of them in time."""
+    wait_for_segments(daemon, 2)
+    engine = make_engine(daemon, random.Random(7), timeout_ms=1000 * LONG_S, lookup_wait_ms=1,
+                         chunk_tokens=100)
+    first = vllm_engine.Request("first", PROMPT, 1, 8)
+    finish, freed = engine.connector.request_finished_all_groups, []
+
+    def finished(request, table):
+        freed.extend(table[0][:9])
+        os.kill(daemon.process.pid, signal.SIGSTOP)
+        return finish(request, table)
+
+    engine.connector.request_finished_all_groups = finished
+    engine.add(first)
+    while first.request_id in engine.requests:
+        engine.step()
+    assert engine.connector.has_pending_push_work()
+    if somebody_loads:
+        other = vllm_engine.Request("other", [3] * 80, 1, 8)
+        engine.connector.on_new_request(other)
+        engine.connector.update_state_after_alloc(
+            other, types.SimpleNamespace(get_block_ids=lambda: (freed,)), 0)
+    engine.step()  # in which the other one's load begins
+    if somebody_loads:
+        for layer in engine.workers[0].layers[0]:
+            layer[freed] = 12345
+    os.kill(daemon.process.pid, signal.SIGCONT)
+    while engine.connector.has_pending_push_work():
+        engine.step()
+    engine.close()
+    second = make_engine(daemon, random.Random(7))
+    run_prompt(second)  # every byte is compared
+    assert second.counts["loaded_tokens"] == (0 if somebody_loads else 8 * BLOCKS)
+    expect_nothing_held(daemon, second)
 
 
 def test_a_worker_that_is_off_says_so_beside_other_connectors(daemon, monkeypatch):

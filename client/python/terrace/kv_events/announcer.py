@@ -10,6 +10,7 @@ LIMITS: blocks_max facts, the oldest are forgotten first, and their blocks taken
 blocks that the daemon tells of and nobody here knows.
 """
 import array
+from collections import OrderedDict
 from typing import (AbstractSet, Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple,
                     Union)
 
@@ -55,14 +56,15 @@ class Announcer:
                               if any(places >> i & 1 and media.get(place) == medium
                                      for i, place in enumerate(PLACES)))
                           for places in range(1 << len(PLACES))]
-        self._facts: Dict[int, bytes] = {}  # packed; the oldest first
+        # Plain dictionaries look for their first entry where all were that have gone.
+        self._facts: OrderedDict[int, bytes] = OrderedDict()  # packed; the oldest first
         self._places: Dict[int, int] = {}  # of blocks whose facts are known: bits, and the topic
-        self._strangers: Dict[int, int] = {}  # of others
+        self._strangers: OrderedDict[int, int] = OrderedDict()  # of others
         self._told: Dict[int, int] = {}  # media bits; none is 0
-        self._dirty: Dict[int, None] = {}
+        self._dirty: OrderedDict[int, None] = OrderedDict()
         self._orphans: Dict[int, Dict[int, None]] = {}  # by parent that is not told: who waits
         self._untold: List[Tuple[int, Hash]] = []  # of forgotten blocks: media, still to be said
-        self._again: Dict[int, None] = {}  # to be told again
+        self._again: OrderedDict[int, None] = OrderedDict()  # to be told again
         self._weights: AbstractSet[str] = frozenset(("",))
 
     # ---- what is known ----
@@ -74,7 +76,7 @@ class Announcer:
     def learn(self, name: int, facts: Facts) -> Optional[bytes]:
         """The facts, packed, if they are new."""
         if name in self._facts:
-            self._facts[name] = self._facts.pop(name)  # the youngest
+            self._facts.move_to_end(name)
             return None
         packed = pack(list(facts))
         self.learn_packed(name, packed)
@@ -157,7 +159,7 @@ class Announcer:
     def tell_again(self) -> None:
         """Behind AllBlocksCleared, which whoever calls this says first: routers count how often a
         block was announced, and forget it when it was taken back as often."""
-        self._again = dict.fromkeys(self._told)
+        self._again = OrderedDict.fromkeys(self._told)
 
     @property
     def has_work(self) -> bool:

@@ -65,6 +65,7 @@ class _Tracked:
     stored_count: int = 0  # blocks that were offered to the store, or came from it
     noted_count: int = 0  # of which a draft's book has that they were computed, or were there
     skip_count: int = 0  # of the lookup: blocks vLLM has itself
+    fresh_from: int = 0  # blocks behind those that vLLM has itself, or we have loaded
     lookup: Optional[Pending] = None
     promise: Optional[Promise] = None  # of the lookup, once it has been answered
     states: Dict[int, Dict[int, int]] = dataclasses.field(default_factory=dict)  # handed over: of
@@ -162,7 +163,7 @@ class SchedulerHalf:
     def matched_tokens(self, request: Any, local_tokens: int) -> Optional[int]:
         """Tokens beyond `local_tokens` that a load would bring; None: ask again next step."""
         tracked = self._track(request)
-        first = local_tokens // self.block_tokens
+        first = tracked.fresh_from = local_tokens // self.block_tokens
         last = self._questions.block_count(request, request.num_tokens - 1)
         if request.request_id in self._loading:
             return None  # its last load has not been reported yet
@@ -248,13 +249,15 @@ class SchedulerHalf:
         if lookup is not None and lookup.lease is not None:
             found_tokens = lookup.lease.block_count * self.block_tokens
             self.counters["left_tokens"] += max(0, found_tokens - external_tokens)
-        if external_tokens == 0:
+        if external_tokens == 0:  # a connector beside this one may load into them at once
+            self._write(tracked.table, tracked.fresh_from)
             if lookup is not None:
                 lookup.give_up()
             return
         assert lookup is not None, "tokens of no lookup"
         first, count = tracked.skip_count, external_tokens // self.block_tokens
         self._write(tracked.table, first)
+        tracked.fresh_from = first + count
         tracked.stored_count = max(tracked.stored_count, first + count)
         tracked.computed_tokens = (first + count) * self.block_tokens
         wanted = self._kept(tracked.table, first, first + count, tracked.computed_tokens)
