@@ -78,6 +78,7 @@ void JudgeTrace(const Trace& trace) {
   Require(!trace.requests.empty() && trace.requests.size() <= kRequestsMax, "none, or too many");
   for (const TraceRequest& request : trace.requests) {
     Require(request.first_id + request.id_count <= trace.ids.size(), "ids that are not there");
+    Require(request.stored_from <= request.id_count, "it goes on behind its own end");
     Require(request.kind != tools::TraceKind::kAskedAndStored || trace.block_tokens > 0,
             "a request of blocks of no tokens");
   }
@@ -104,7 +105,8 @@ bool Read(const std::string& path, uint32_t block_tokens, size_t text_bytes, Tra
 bool AreEqual(const TraceRequest& left, const TraceRequest& right) {
   return left.timestamp_ms == right.timestamp_ms && left.session_hash == right.session_hash &&
          left.first_id == right.first_id && left.id_count == right.id_count &&
-         left.end_reason == right.end_reason && left.kind == right.kind;
+         left.stored_from == right.stored_from && left.end_reason == right.end_reason &&
+         left.kind == right.kind;
 }
 
 constexpr std::string_view kRequests =

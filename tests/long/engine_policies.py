@@ -255,8 +255,8 @@ def replayed(build, trace, counts, request_count):
     """{(policy, capacity): hit percent} of LRU, hazard and the optimum."""
     out = subprocess.run(
         [build / "tools/terrace", "replay", trace, "--policy", "lru,hazard", "--capacity",
-         ",".join(map(str, counts)), "--requests", str(request_count), "--json"], check=True,
-        capture_output=True)
+         ",".join(map(str, counts)), "--requests", str(request_count), "--step-blocks",
+         str(STEP_BLOCKS), "--json"], check=True, capture_output=True)
     document = json.loads(out.stdout)
     said = {}
     for row in document["results"]:

@@ -114,8 +114,8 @@ def replayed(build, trace, policies, counts, requests):
     """{(policy, capacity): hit percent}"""
     out = subprocess.run(
         [build / "tools/terrace", "replay", trace, "--policy", ",".join(policies), "--capacity",
-         ",".join(map(str, counts)), "--requests", str(requests), "--json"], check=True,
-        capture_output=True)
+         ",".join(map(str, counts)), "--requests", str(requests), "--step-blocks",
+         str(max(counts)), "--json"], check=True, capture_output=True)  # one Reserve a prompt
     return {(row["policy"], row["capacity_blocks"]): row["hit_percent"]
             for row in json.loads(out.stdout)["results"]}
 

@@ -13,6 +13,7 @@ TwoTierCache::TwoTierCache(const DenseTrace& trace, const TwoTierOptions& option
       options_(options),
       admission_(policies.admission),
       shared_(policies.shared),
+      is_room_made_first_(policies.dram.MayPassBy()),
       dram_{policies.dram, options.dram_blocks, std::vector<uint8_t>(trace.unique_count()),
             std::vector<uint32_t>(trace.unique_count())},
       lower_{policies.lower, options.lower_blocks, std::vector<uint8_t>(trace.unique_count()),
@@ -48,7 +49,11 @@ void TwoTierCache::Serve(size_t request_index) {
   if (dram_count > 0) dram_.policy.OnTouch(path.first(dram_count), context);
   if (hit_count > 0) admission_.OnTouch(path.first(hit_count), context);
   TouchBelow(path.first(hit_count), context);
-  for (size_t i = dram_count; i < path.size(); ++i) Insert(&dram_, path[i]);
+  if (is_room_made_first_) {
+    InsertHeld(path, dram_count);
+  } else {
+    for (size_t i = dram_count; i < path.size(); ++i) Insert(&dram_, path[i]);
+  }
   for (const BlockId id : path) {
     used_us_[id] = now_us_;
     if (is_known_[id]) continue;
@@ -97,6 +102,22 @@ void TwoTierCache::Insert(Level* level, BlockId id) {
   }
 }
 
+void TwoTierCache::InsertHeld(std::span<const BlockId> path, size_t known_count) {
+  if (known_count == path.size()) return;
+  if (known_count > 0) {
+    const BlockId parent = path[known_count - 1];
+    if (dram_.child_counts[parent]++ == 0) dram_.policy.OnHeld(parent);
+  }
+  for (size_t i = known_count; i < path.size(); ++i) {
+    MakeRoom(&dram_, 1);
+    dram_.policy.OnInsert(path[i], TraitsOf(path[i]), now_us_);
+    dram_.is_resident[path[i]] = 1;
+    dram_.child_counts[path[i]] = i + 1 < path.size() ? 1 : 0;
+    ++dram_.resident_count;
+  }
+  dram_.policy.OnCandidate(path.back());
+}
+
 void TwoTierCache::Remove(Level* level, BlockId id) {
   level->policy.OnHeld(id);
   level->policy.OnErase(id);
@@ -109,8 +130,8 @@ void TwoTierCache::Remove(Level* level, BlockId id) {
   }
 }
 
-void TwoTierCache::MakeRoom(Level* level) {
-  while (level->resident_count > level->capacity_blocks) {
+void TwoTierCache::MakeRoom(Level* level, uint32_t coming_count) {
+  while (level->resident_count + coming_count > level->capacity_blocks) {
     const BlockId victim = level->policy.Victim();
     TERRACE_CHECK(victim != kBlockNone && level->is_resident[victim],
                   "a policy names a resident candidate");

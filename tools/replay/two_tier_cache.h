@@ -1,6 +1,9 @@
 // TwoTierCache: DRAM over a slower tier, each under its own EvictionPolicy, leaf-first. A request
 // hits the leading run of its path that is in either; what hits below, and what is new, moves into
-// DRAM. What DRAM drops is written below if an AdmissionPolicy says so and it is not there yet:
+// DRAM. No newcomer passes by, since a block has to be in DRAM to be written below: where DRAM's
+// policy could let it (its MayPassBy at the start) room is made for one after the other, as in the
+// daemon, and why the request ended is told last; under any other all come, and then room is made.
+// What DRAM drops is written below if an AdmissionPolicy says so and it is not there yet:
 // writes on eviction, copies stay below when they are read. Behind both there may be a SharedCache,
 // of several hosts: it is asked for what continues the run, and offered what a request leaves here.
 #pragma once
@@ -31,6 +34,7 @@ class TwoTierCache {
     SharedCache* shared = nullptr;  // may be null
   };
 
+  // The policies have been told of nothing yet.
   TwoTierCache(const DenseTrace& trace, const TwoTierOptions& options, const Policies& policies);
 
   void Serve(size_t request_index);
@@ -51,11 +55,14 @@ class TwoTierCache {
 
   BlockTraits TraitsOf(BlockId id) const;
   void Insert(Level* level, BlockId id);
+  // Into DRAM; nothing of the path goes for it.
+  void InsertHeld(std::span<const BlockId> path, size_t known_count);
   void Remove(Level* level, BlockId id);
   uint32_t CountSharedHits(std::span<const BlockId> rest);
   void OfferToShared(std::span<const BlockId> path, size_t local_hit_count);
   void TouchBelow(std::span<const BlockId> hits, const TouchContext& context);
-  void MakeRoom(Level* level);
+  // For so many that are to come.
+  void MakeRoom(Level* level, uint32_t coming_count = 0);
   void MoveBelow(BlockId id);
   void ForgetIfGone(BlockId id);
 
@@ -63,6 +70,7 @@ class TwoTierCache {
   const TwoTierOptions options_;
   AdmissionPolicy& admission_;
   SharedCache* const shared_;
+  const bool is_room_made_first_;
   Level dram_;
   Level lower_;
   std::vector<BlockId> below_;     // of the path that is served

@@ -101,6 +101,17 @@ TEST_F(TraceReaderTest, ARecordedRequestOfNoBlocksIsPassedOver) {
   EXPECT_THAT(trace_.ids_of(trace_.requests[0]), ElementsAre(1));
 }
 
+TEST_F(TraceReaderTest, ARecordedReserveGoesOnWhereItsParentIs) {
+  ASSERT_TRUE(Read(Write(
+      R"({"op":"reserve","timestamp":1,"hash_ids":[1,2],"block_tokens":16}
+{"op":"reserve","timestamp":2,"hash_ids":[3],"parent":2,"first":2,"block_tokens":16})")))
+      << why_;
+  ASSERT_EQ(trace_.requests.size(), 2u);
+  EXPECT_THAT(trace_.ids_of(trace_.requests[1]), ElementsAre(1, 2, 3));
+  EXPECT_EQ(trace_.requests[0].stored_from, 0u);
+  EXPECT_EQ(trace_.requests[1].stored_from, 2u);
+}
+
 TEST_F(TraceReaderTest, ARecordedBlockHasTokens) {
   for (const char* count : {"", ",\"block_tokens\":0", ",\"block_tokens\":4294967296"}) {
     EXPECT_FALSE(

@@ -75,6 +75,7 @@ bool Recording::AddPath(const nlohmann::json& line, TraceRequest request, std::s
   std::vector<uint64_t> path;
   // Keys on their own are no path; a path whose beginning was not recorded has no place.
   if (line.contains("flat") || !PrependParents(line, &path)) return true;
+  request.stored_from = static_cast<uint32_t>(path.size());
   for (const nlohmann::json& id : *ids) {
     parents_.try_emplace(id.get<uint64_t>(), path.empty() ? 0 : path.back());
     path.push_back(id.get<uint64_t>());

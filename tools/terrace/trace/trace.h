@@ -24,6 +24,7 @@ struct TraceRequest {
   uint64_t session_hash = 0;  // 0: the trace knows no sessions
   uint64_t first_id = 0;      // index into Trace::ids
   uint32_t id_count = 0;
+  uint32_t stored_from = 0;  // of a path that is stored in part: the first; it hangs on the others
   protocol::EndReason end_reason = protocol::EndReason::kUnknown;
   TraceKind kind = TraceKind::kAskedAndStored;
 

@@ -41,6 +41,7 @@ struct Replayed {
   const Capacity* capacity = nullptr;
   uint64_t hit_count = 0;
   uint64_t eviction_count = 0;
+  uint64_t passed_by_count = 0;
   uint64_t warm_request = 0;  // the first request after which the tier was full; 0: it never was
   uint64_t warm_hit_count = 0;
   uint64_t warm_touch_count = 0;  // after it
@@ -102,6 +103,10 @@ class ReplayVerb : public Verb {
     verb.AddOption("--block-tokens", block_tokens_,
                    "Tokens a block of the trace has (default: 256 with sessions, else 512)");
     verb.AddFlag("--free", is_free_, "Evict any block, not leaves only: as papers measure");
+    verb.AddOption("--step-blocks", step_blocks_,
+                   "Blocks that an engine stores at a time, which pass by where their policy lets "
+                   "them (default: 128)")
+        .Positive();
     verb.AddFlag("--no-hints", has_no_hints_, "Ignore why requests ended");
     verb.AddOption("--csv", csv_path_, "Also write the table to this file").Type("FILE");
     verb.AddOption("--html", html_path_, "Also write a report with plots to this file")
@@ -255,7 +260,10 @@ class ReplayVerb : public Verb {
     Replayed row{.policy = name, .capacity = &capacity};
     const auto policy = MakeComparedPolicy(name, capacity.block_count);
     const EvictionOrder order = is_free_ ? EvictionOrder::kFree : EvictionOrder::kLeafFirst;
-    ReplayCache cache(trace_, {.capacity_blocks = capacity.block_count, .order = order}, *policy);
+    ReplayCache cache(
+        trace_,
+        {.capacity_blocks = capacity.block_count, .order = order, .step_blocks = step_blocks_},
+        *policy);
     const double start_s = ThreadCpuSeconds();
     for (size_t r = 0; r < trace_.request_count(); ++r) {
       if ((r & kProgressStepMask) == 0) {
@@ -272,6 +280,7 @@ class ReplayVerb : public Verb {
     }
     row.cpu_s = ThreadCpuSeconds() - start_s;
     row.eviction_count = cache.eviction_count();
+    row.passed_by_count = cache.passed_by_count();
     return row;
   }
 
@@ -332,6 +341,7 @@ class ReplayVerb : public Verb {
            {"hit_percent", Percent(row.hit_count, trace_.asked_count())},
            {"optimum_hit_blocks", optimum_hits_[i / policies_.size()]},
            {"evicted_blocks", row.eviction_count},
+           {"passed_by_blocks", row.passed_by_count},
            {"cpu_seconds", row.cpu_s},
            {"full_after_request", row.warm_request},
            {"hit_percent_once_full", Percent(row.warm_hit_count, row.warm_touch_count)},
@@ -352,6 +362,7 @@ class ReplayVerb : public Verb {
             {"unique_blocks", trace_.unique_count()},
             {"block_tokens", trace_.block_tokens()},
             {"order", is_free_ ? "free" : "leaf_first"},
+            {"step_blocks", step_blocks_},
             {"results", std::move(results)},
             {"lru_curve", std::move(points)},
             {"tiers", TiersToJson(trace_, tiers_)}};
@@ -447,6 +458,7 @@ class ReplayVerb : public Verb {
   uint64_t writes_per_day_ = UINT64_MAX;
   uint64_t request_count_max_ = uint64_t{1} << 32;
   uint32_t block_tokens_ = 0;
+  uint32_t step_blocks_ = 128;
   bool is_free_ = false;
   bool has_no_hints_ = false;
   bool is_json_ = false;
