@@ -539,3 +539,26 @@ def test_a_reader_loads_and_stores_nothing(daemon, group, client):
             its_group.reserve(its_group.hash(list(range(100, 148))))
         assert not isinstance(reader.error(9, "acquire"), terrace.ReadOnly), "of no writer alone"
         assert "reads only" in run_terrace("status", "--socket", daemon.socket)[1]
+
+
+def test_what_ranks_below_all_that_is_there_passes_by_and_says_so():
+    with tempfile.TemporaryDirectory() as directory:
+        small = Daemon(directory, memory='dram_bytes = "4MiB"\nsegment_bytes = "2MiB"\n')
+        with connect(small) as client:
+            def stat(name):
+                return client.stats()["domain"][name]
+
+            group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
+            prompts = iter(range(0, 100_000, 1000))
+            while stat("segments_populated") < 2 or stat("blocks_evicted") == 0:
+                first = next(prompts)  # until there is room no more
+                with contextlib.suppress(terrace.NoSpace):
+                    store(group, range(first, first + 160))
+            kept, passed = stat("block_count"), stat("reserve_passed_by")
+            keys = group.hash(range(9000, 9080))
+            with group.reserve(keys, hints=terrace.Hints(priority=1)) as lease:
+                assert [(key.status, key.is_passed_by) for key in lease] == [("no space", True)] * 5
+            assert (stat("block_count"), stat("reserve_passed_by")) == (kept, passed + 5)
+            with group.reserve(keys, hints=terrace.Hints(priority=99)) as lease:
+                assert [(key.status, key.is_passed_by) for key in lease] == [("ok", False)] * 5
+        small.stop()
