@@ -126,6 +126,17 @@ std::string EncodeKvEvents(std::span<const KvEvent> events, const KvEventForm& f
   });
 }
 
+size_t KvEventsWithin(std::span<const KvEvent> events, size_t bytes_max) {
+  size_t count = 0;
+  size_t bytes = kKvBatchBytesMax;
+  for (; count < events.size(); ++count) {
+    const bool is_following = count > 0 && Continues(events[count - 1], events[count]);
+    bytes += is_following ? kKvFollowingBytesMax : kKvEventBytesMax;
+    if (bytes > bytes_max && count > 0) break;
+  }
+  return count;
+}
+
 std::string EncodeKvCleared(KvEventEncoding encoding, double unix_s) {
   return Batch(1, unix_s,
                [&](Packer& packer) { EventWriter(packer, encoding, "AllBlocksCleared", 0); });

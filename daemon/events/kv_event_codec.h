@@ -2,6 +2,7 @@
 // time, events, and the data-parallel rank. docs/OPERATIONS.md#kv-events shows the fields.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -10,6 +11,12 @@
 #include "daemon/config/config.h"
 
 namespace terrace {
+
+// No event is longer as a map of its own, and a block that follows another adds that much.
+inline constexpr size_t kKvEventBytesMax = 160;
+inline constexpr size_t kKvFollowingBytesMax = 9;
+// What is around the events of a message, AllBlocksCleared with it.
+inline constexpr size_t kKvBatchBytesMax = 64;
 
 struct KvEventForm {
   uint32_t block_tokens = 0;
@@ -22,6 +29,8 @@ struct KvEventForm {
 // daemon, and routers know them from the engine's own event of the same hash.
 // REQUIRES: `events` are of one stream, each stored or removed.
 std::string EncodeKvEvents(std::span<const KvEvent> events, const KvEventForm& form);
+// So many of them, from the first on, surely fit into a message of `bytes_max`; one at least.
+size_t KvEventsWithin(std::span<const KvEvent> events, size_t bytes_max);
 // The one event AllBlocksCleared.
 std::string EncodeKvCleared(KvEventEncoding encoding, double unix_s);
 

@@ -30,13 +30,20 @@ class BorrowedSocket {
     socklen_t cookie_bytes = sizeof(cookie);
     return getsockopt(fd_, SOL_SOCKET, SO_COOKIE, &cookie, &cookie_bytes) == 0 ? cookie : 0;
   }
+  struct Traffic {
+    uint64_t received_bytes = 0;
+    uint64_t taken_bytes = 0;  // by the other end
+    bool is_sending = false;   // something is on its way there
+  };
   // False if it is no TCP connection.
-  bool ReceivedBytes(uint64_t* byte_count) const {
+  bool Read(Traffic* traffic) const {
     tcp_info info = {};
     socklen_t info_bytes = sizeof(info);
     if (getsockopt(fd_, IPPROTO_TCP, TCP_INFO, &info, &info_bytes) != 0) return false;
-    if (info_bytes < offsetof(tcp_info, tcpi_bytes_received) + sizeof(uint64_t)) return false;
-    *byte_count = info.tcpi_bytes_received;
+    if (info_bytes < offsetof(tcp_info, tcpi_notsent_bytes) + sizeof(uint32_t)) return false;
+    *traffic = {.received_bytes = info.tcpi_bytes_received,
+                .taken_bytes = info.tcpi_bytes_acked,
+                .is_sending = info.tcpi_unacked > 0 || info.tcpi_notsent_bytes > 0};
     return true;
   }
   void ShutDown() const { shutdown(fd_, SHUT_RDWR); }
@@ -61,9 +68,16 @@ uint32_t KvEventPeers::Look(uint64_t now_us) {
   TakeNews(now_us);
   if (now_us >= looked_us_ + kBetweenLooksUs) {
     looked_us_ = now_us;
-    std::erase_if(peers_, [&](const Peer& peer) { return !IsWithinBounds(peer, false, now_us); });
+    LookAtAll(now_us);
   }
   return std::exchange(ended_count_, 0);
+}
+
+void KvEventPeers::LookAtAll(uint64_t now_us) {
+  for (Peer& peer : peers_) {
+    if (!IsWithinBounds(&peer, false, now_us)) peer.cookie = 0;
+  }
+  std::erase_if(peers_, [](const Peer& peer) { return peer.cookie == 0; });
 }
 
 // Two parts each: u16 event, u32 value, of ACCEPTED the descriptor; then the endpoint.
@@ -74,40 +88,50 @@ void KvEventPeers::TakeNews(uint64_t now_us) {
     const bool is_event = part.more() && part.size() == sizeof(uint16_t) + sizeof(fd);
     if (!is_event) continue;
     std::memcpy(&fd, static_cast<const std::byte*>(part.data()) + sizeof(uint16_t), sizeof(fd));
-    Peer peer{.fd = static_cast<int>(fd), .since_us = now_us};
+    Peer peer{.fd = static_cast<int>(fd), .since_us = now_us, .taken_since_us = now_us};
     peer.cookie = BorrowedSocket(peer.fd).cookie();
-    if (peers_.size() >= kPeersMax) {
-      std::erase_if(peers_,
-                    [&](const Peer& known) { return !IsWithinBounds(known, false, now_us); });
-    }
+    if (peers_.size() >= kPeersMax) LookAtAll(now_us);
     const bool is_one_too_many = peers_.size() >= kPeersMax;
-    if (IsWithinBounds(peer, is_one_too_many, now_us)) peers_.push_back(peer);
+    if (IsWithinBounds(&peer, is_one_too_many, now_us)) peers_.push_back(peer);
   }
 }
 
-bool KvEventPeers::IsWithinBounds(const Peer& peer, bool is_one_too_many, uint64_t now_us) {
-  const BorrowedSocket socket(peer.fd);
-  uint64_t received_bytes = 0;
-  if (peer.cookie == 0 || socket.cookie() != peer.cookie ||
-      !socket.ReceivedBytes(&received_bytes)) {
-    return false;
+bool KvEventPeers::IsWithinBounds(Peer* peer, bool is_one_too_many, uint64_t now_us) {
+  const BorrowedSocket socket(peer->fd);
+  BorrowedSocket::Traffic traffic;
+  if (peer->cookie == 0 || socket.cookie() != peer->cookie || !socket.Read(&traffic)) return false;
+  if (!traffic.is_sending || traffic.taken_bytes != peer->taken_bytes) {
+    peer->taken_bytes = traffic.taken_bytes;
+    peer->taken_since_us = now_us;
   }
-  const uint64_t age_s = (now_us - peer.since_us) / kUsPerSecond;
+  const uint64_t age_s = (now_us - peer->since_us) / kUsPerSecond;
   const uint64_t bytes_max = kBytesMax + age_s * kBytesPerSecondMax;
-  if (!is_one_too_many && received_bytes <= bytes_max) return true;
+  const char* why = nullptr;
+  if (is_one_too_many) {
+    why = "more peers than peers_max";
+  } else if (traffic.received_bytes > bytes_max) {
+    why = "it sent more than a router does";
+  } else if (now_us > peer->taken_since_us + kUnreadUsMax) {
+    why = "it takes nothing of what is sent to it";
+  }
+  if (why == nullptr) return true;
   socket.ShutDown();
   ++ended_count_;
-  uint64_t held_back = 0;
-  if (gate_.Open(now_us, &held_back)) {
-    Log(LogLevel::kWarn, "kv events connection ended",
-        {{"socket", name_},
-         {"why", is_one_too_many ? "more peers than peers_max" : "it sent more than a router does"},
-         {"peers_max", kPeersMax},
-         {"received_bytes", received_bytes},
-         {"bytes_max", bytes_max},
-         {"not_told", held_back}});
-  }
+  LogEnd(why, traffic.received_bytes, bytes_max, now_us);
   return false;
+}
+
+void KvEventPeers::LogEnd(const char* why, uint64_t received_bytes, uint64_t bytes_max,
+                          uint64_t now_us) {
+  uint64_t held_back = 0;
+  if (!gate_.Open(now_us, &held_back)) return;
+  Log(LogLevel::kWarn, "kv events connection ended",
+      {{"socket", name_},
+       {"why", why},
+       {"peers_max", kPeersMax},
+       {"received_bytes", received_bytes},
+       {"bytes_max", bytes_max},
+       {"not_told", held_back}});
 }
 
 }  // namespace terrace

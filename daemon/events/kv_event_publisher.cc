@@ -26,7 +26,10 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr size_t kEventsPerMessageMax = 512;
-constexpr size_t kAnewPerMessageMax = 16'384;  // some 2 MiB at most
+static_assert(kKvBatchBytesMax + kEventsPerMessageMax * kKvEventBytesMax <=
+              KvEventPublisher::kMessageBytesMax);
+// Of blocks that follow each other most of these fit into one message.
+constexpr size_t kAnewAtOnceMax = 16'384;
 // So long the events that tell all anew are waited for, and what comes behind them waits.
 constexpr uint64_t kHeldUsMax = 2'000'000;
 constexpr int kIoThreads = 1;
@@ -288,6 +291,7 @@ void KvEventPublisher::Recover(const char* why) {
   replay_.DropPeers();
   if (std::exchange(is_anew_, false)) {  // whatever of it was not sent, it begins once more
     topics_to_clear_.clear();
+    replay_.AbandonWhole();
     has_lost_.store(true);
   }
   const auto until = std::chrono::steady_clock::now() + pause_;
@@ -357,7 +361,7 @@ bool KvEventPublisher::SendSome() {
     return true;
   }
   std::vector<KvEvent> events;
-  const size_t events_max = is_anew_ ? kAnewPerMessageMax : kEventsPerMessageMax;
+  const size_t events_max = is_anew_ ? kAnewAtOnceMax : kEventsPerMessageMax;
   while (taken < added && events.size() < events_max) {
     const KvEvent& event = queue_[taken % kQueueMax];
     const bool is_block =
@@ -379,8 +383,9 @@ void KvEventPublisher::SendByStream(std::vector<KvEvent>* events) {
                      [](const KvEvent& a, const KvEvent& b) { return a.stream < b.stream; });
   }
   for (auto from = events->begin(); from != events->end();) {
-    const auto end = std::find_if(
-        from, events->end(), [&](const KvEvent& event) { return event.stream != from->stream; });
+    auto end = std::find_if(from, events->end(),
+                            [&](const KvEvent& event) { return event.stream != from->stream; });
+    end = from + static_cast<std::ptrdiff_t>(KvEventsWithin({from, end}, kMessageBytesMax));
     const Stream& stream = StreamAt(from->stream);
     Send(from->stream,
          EncodeKvEvents({from, end}, {.block_tokens = stream.block_tokens,
@@ -406,7 +411,7 @@ bool KvEventPublisher::MayTake(uint64_t taken, uint64_t added) {
 
 void KvEventPublisher::BeginAnew() {
   is_anew_ = true;
-  anew_sequence_ = replay_.next_sequence();
+  replay_.BeginWhole();
   for (uint32_t stream = 0; stream < streams_begun_; ++stream) {
     topics_to_clear_.insert(StreamAt(stream).topic);
   }
@@ -417,7 +422,7 @@ void KvEventPublisher::EndAnew() {
     if (topics_to_clear_.erase(StreamAt(stream).topic) == 0) continue;
     Send(stream, EncodeKvCleared(config_.encoding, UnixSeconds()));
   }
-  replay_.NoteWhole(anew_sequence_);
+  replay_.EndWhole();
   is_anew_ = is_asked_ = false;
 }
 

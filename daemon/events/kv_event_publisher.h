@@ -8,9 +8,9 @@
 // encodes and sends. After an error of ZeroMQ it makes its sockets anew; any other exception ends
 // it, and with it the events.
 // LIMITS: kQueueMax events wait, kRemovalsMax of them after HasRoom has said no; ZeroMQ keeps
-// kMessagesPerSubscriberMax for a subscriber that does not read, and drops the rest; a part of what
-// peers send has kPeerMessageBytesMax, or its connection ends; kv_event_peers.h and
-// kv_event_replay.h.
+// kMessagesPerSubscriberMax of kMessageBytesMax, 96 MiB, for a subscriber that does not read, and
+// drops the rest; a part of what peers send has kPeerMessageBytesMax, or its connection ends;
+// kv_event_peers.h and kv_event_replay.h.
 #pragma once
 
 #include <atomic>
@@ -37,7 +37,8 @@ class KvEventPublisher final : public KvEventSink {
  public:
   static constexpr size_t kQueueMax = 1 << 18;
   static constexpr size_t kRemovalsMax = kQueueMax / 4;
-  static constexpr int kMessagesPerSubscriberMax = 16'384;
+  static constexpr int kMessagesPerSubscriberMax = 1024;
+  static constexpr size_t kMessageBytesMax = 96 * kKiB;
   static constexpr int64_t kPeerMessageBytesMax = 4 * kKiB;
   static constexpr uint32_t kStreamsMax = 4096;
 
@@ -129,7 +130,6 @@ class KvEventPublisher final : public KvEventSink {
   uint64_t held_since_us_ = 0;
   uint64_t looked_count_ = 0;  // so many added ones were looked at for the end
   uint64_t end_seen_ = 0;      // number of that one
-  uint64_t anew_sequence_ = 0;
   std::set<std::string> topics_to_clear_;
   uint64_t failed_us_ = 0;  // the last time
   std::chrono::milliseconds pause_{0};

@@ -15,6 +15,10 @@ namespace {
 constexpr uint64_t kEndOfReplay = UINT64_MAX;
 constexpr size_t kRequestParts = 3;  // [who, "", first number]
 
+uint64_t BytesOf(const zmq::message_t& payload) {
+  return payload.size() + KvEventReplay::kMessageOverheadBytes;
+}
+
 // The parts of a message as far as a request has any; all are taken off the socket.
 std::vector<zmq::message_t> ReceiveParts(zmq::socket_t& router, bool* is_too_long) {
   std::vector<zmq::message_t> parts;
@@ -35,16 +39,36 @@ std::vector<zmq::message_t> ReceiveParts(zmq::socket_t& router, bool* is_too_lon
 }  // namespace
 
 void KvEventReplay::Keep(const std::string& topic, zmq::message_t payload) {
-  kept_bytes_ += payload.size();
+  const uint64_t bytes = BytesOf(payload);
+  kept_bytes_ += bytes;
+  (behind_whole_ == 0 ? whole_bytes_ : bytes_behind_) += bytes;
   kept_.push_back({.sequence = next_sequence_++,
                    .topic = &*topics_.insert(topic).first,
                    .payload = std::move(payload)});
-  while (kept_.size() > options_.batches_max || kept_bytes_ > kBytesMax) {
-    TERRACE_CHECK(!kept_.empty(), "bytes that are kept are those of messages that are");
-    kept_bytes_ -= kept_.front().payload.size();
+  while (MayDropFront()) {
+    kept_bytes_ -= BytesOf(kept_.front().payload);
     kept_.pop_front();
   }
 }
+
+bool KvEventReplay::MayDropFront() const {
+  if (kept_.size() <= options_.batches_max && kept_bytes_ <= kBytesMax) return false;
+  TERRACE_CHECK(!kept_.empty(), "bytes that are kept are those of messages that are");
+  const uint64_t front = kept_.front().sequence;
+  const bool is_of_whole = whole_since_ != 0 && front == whole_since_;
+  if (!is_of_whole) return true;
+  if (is_being_told() || bytes_behind_ <= whole_bytes_) return false;
+  return next_sequence_ - behind_whole_ > options_.batches_max || bytes_behind_ > kBytesMax;
+}
+
+void KvEventReplay::BeginWhole() {
+  whole_since_ = next_sequence_;
+  behind_whole_ = whole_bytes_ = bytes_behind_ = 0;
+}
+
+void KvEventReplay::EndWhole() { behind_whole_ = next_sequence_; }
+
+void KvEventReplay::AbandonWhole() { whole_since_ = 0; }
 
 void KvEventReplay::Receive(zmq::socket_t& router) {
   for (uint32_t i = 0; i < kRequestsPerTurnMax; ++i) {
@@ -95,7 +119,7 @@ bool KvEventReplay::Send(zmq::socket_t& router, uint64_t now_us) {
       ++idle_count;
     }
     const bool is_long = peer.waits_since_us != 0 && now_us > peer.waits_since_us + kUnreadUsMax;
-    if (is_long && outcome == Sent::kLater) {
+    if (is_long && outcome == Sent::kLater && !is_being_told()) {
       peer.is_tired = true;
       peer.waits_since_us = 0;
     }
@@ -115,13 +139,8 @@ bool KvEventReplay::wants_all() const {
   return std::ranges::any_of(peers_, &Peer::is_waiting_for_all);
 }
 
-void KvEventReplay::NoteWhole(uint64_t first_sequence) {
-  whole_since_ = first_sequence;
-  ++wholes_;
-}
-
 bool KvEventReplay::GoToWhole(Peer* peer) {
-  if (whole_since_ < std::max<uint64_t>(first_kept(), 1)) return false;
+  if (behind_whole_ == 0 || whole_since_ < std::max<uint64_t>(first_kept(), 1)) return false;
   peer->next = whole_since_;
   peer->is_waiting_for_all = false;
   return true;
@@ -132,10 +151,9 @@ KvEventReplay::Sent KvEventReplay::SendNext(zmq::socket_t& router, Peer* peer) {
   if (!peer->has_begun) {
     peer->has_begun = true;
     peer->next = std::max(peer->wanted.front(), options_.first_sequence);
-    peer->wholes_before = wholes_;
   }
   if (peer->next < first_kept() && !GoToWhole(peer)) {
-    peer->is_waiting_for_all = wholes_ == peer->wholes_before && !peer->is_tired;
+    peer->is_waiting_for_all = !peer->is_tired;
     if (peer->is_waiting_for_all) return Sent::kLater;
     const uint64_t before = first_kept() - 1;
     const Sent sent = TakeBack(router, before, peer);

@@ -3,13 +3,17 @@
 // list, and is given up after a while.
 //
 // Who asks for older messages than there are is answered from those on that told of every block
-// anew: so nobody's view is empty for a moment. It waits until they are there, kUnreadUsMax at
-// most; where they are more than is kept, all is taken back first.
+// anew, the whole: so nobody's view is empty for a moment, and nobody misses a block. It waits
+// until they are there, kUnreadUsMax at most; then all is taken back first.
+//
+// A whole is kept however large it is, until as many bytes were told behind it: so whoever asks for
+// too old ones again and again makes everybody hear twice what there is to tell, and no more.
 //
 // THREADING: the publisher's thread.
-// LIMITS: kBytesMax and batches_max of what is kept, kPeersMax peers with requests_per_peer_max
-// requests each, kUnreadMessagesMax messages on their way to one peer. What is asked above that is
-// not answered, and counted.
+// LIMITS: kBytesMax and batches_max of what is kept; where a whole was told, it and the larger of
+// kBytesMax and itself behind it. kPeersMax peers with requests_per_peer_max requests each,
+// kUnreadMessagesMax messages on their way to one peer. What is asked above that is not answered,
+// and counted.
 #pragma once
 
 #include <cstdint>
@@ -35,6 +39,7 @@ struct KvEventReplayCounters {
 class KvEventReplay {
  public:
   static constexpr uint64_t kBytesMax = 64 * kMiB;
+  static constexpr uint64_t kMessageOverheadBytes = 128;  // beside its payload
   static constexpr uint32_t kPeersMax = 64;
   static constexpr int kUnreadMessagesMax = 64;
   static constexpr uint32_t kMessagesPerTurnMax = 64;
@@ -64,8 +69,11 @@ class KvEventReplay {
   // Some peer waits, for it asked for messages that are kept no more: every block has to be told of
   // anew.
   bool wants_all() const;
-  // The messages from this number on told of every block anew, whatever was told before.
-  void NoteWhole(uint64_t first_sequence);
+  // What is kept between these two tells of every block anew, whatever was told before.
+  void BeginWhole();
+  void EndWhole();
+  // Its end does not come.
+  void AbandonWhole();
 
   const KvEventReplayCounters& counters() const { return counters_; }
 
@@ -82,12 +90,12 @@ class KvEventReplay {
     bool has_begun = false;
     const std::string* cleared = nullptr;  // topics up to here were taken back
     uint64_t waits_since_us = 0;           // for room, or for all to be told; 0: it does not
-    uint64_t wholes_before = 0;            // wholes_ when the request began
     bool is_waiting_for_all = false;
     bool is_tired = false;  // of that
   };
   enum class Sent : uint8_t { kMessage, kNoRoom, kPeerGone, kLater };
 
+  bool MayDropFront() const;
   void Ask(const std::string& routing_id, uint64_t first);
   Sent SendNext(zmq::socket_t& router, Peer* peer);
   // Of a peer whose next message is kept no more.
@@ -95,6 +103,7 @@ class KvEventReplay {
   Sent TakeBack(zmq::socket_t& router, uint64_t sequence, Peer* peer);
   static Sent SendMessage(zmq::socket_t& router, const Peer& peer, std::string_view topic,
                           uint64_t sequence, zmq::message_t* payload);
+  bool is_being_told() const { return whole_since_ != 0 && behind_whole_ == 0; }
   uint64_t first_kept() const { return kept_.empty() ? next_sequence_ : kept_.front().sequence; }
 
   const Options options_;
@@ -103,9 +112,13 @@ class KvEventReplay {
   uint64_t kept_bytes_ = 0;
   uint64_t next_sequence_;
   std::vector<Peer> peers_;
-  size_t turn_ = 0;           // whose it is
-  uint64_t whole_since_ = 0;  // 0: nothing was told anew yet
-  uint64_t wholes_ = 0;
+  size_t turn_ = 0;  // whose it is
+  // The last whole: its first number, the first one behind it, bytes in it and behind. 0: there is
+  // none; of one that is being told, the number behind is 0.
+  uint64_t whole_since_ = 0;
+  uint64_t behind_whole_ = 0;
+  uint64_t whole_bytes_ = 0;
+  uint64_t bytes_behind_ = 0;
   KvEventReplayCounters counters_;
 };
 

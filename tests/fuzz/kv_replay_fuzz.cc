@@ -166,9 +166,9 @@ class World {
 
   // As a publisher does, which may tell more than is kept.
   void TellAnew() {
-    const uint64_t first = replay_.next_sequence();
+    replay_.BeginWhole();
     for (uint64_t i = 0; i <= unheard_ % (kBatchesMax + 2); ++i) KeepOne("a", kCleared);
-    replay_.NoteWhole(first);
+    replay_.EndWhole();
   }
 
   void Read(uint32_t peer) {

@@ -81,6 +81,26 @@ TEST(KvEventCodec, WhatIsToldAnewBeginsEmptyInTheSameMessage) {
             R"([2.5,[["AllBlocksCleared"],["BlockStored",[2],1,[],32,null,"CPU"]],0])");
 }
 
+TEST(KvEventCodec, WhatFitsIsKnownBeforeItIsWritten) {
+  const KvEventForm form = {.block_tokens = UINT32_MAX, .unix_s = kNow, .begins_anew = true};
+  const KvEventMedium longest = KvEventMedium::kShared;
+  std::vector<KvEvent> flat, chain;
+  for (uint64_t i = 0; i < 2000; ++i) {
+    flat.push_back(Stored(UINT64_MAX - 2 * i, UINT64_MAX - 2 * i - 1, longest));
+    chain.push_back(Stored(UINT64_MAX - i - 1, UINT64_MAX - i, longest));
+  }
+  for (const size_t bytes_max : {1000, 10'000, 15'000}) {
+    for (const std::vector<KvEvent>& events : {flat, chain}) {
+      const size_t count = KvEventsWithin(events, bytes_max);
+      const size_t bytes = EncodeKvEvents({events.data(), count}, form).size();
+      EXPECT_LE(bytes, bytes_max);
+      EXPECT_GT(bytes, bytes_max * 3 / 4) << "of " << count;
+    }
+  }
+  EXPECT_EQ(KvEventsWithin(flat, 1), 1u) << "one goes anyhow";
+  EXPECT_EQ(KvEventsWithin({}, 1000), 0u);
+}
+
 TEST(KvEventCodec, TakingBackEverythingIsOneWord) {
   EXPECT_EQ(Shown(EncodeKvCleared(KvEventEncoding::kMap, kNow)),
             R"([2.5,[{"type":"AllBlocksCleared"}],0])");

@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -38,7 +39,20 @@ struct Message {
 
   bool is_stored() const { return payload.find("BlockStored") != std::string::npos; }
   bool is_cleared() const { return payload.find("AllBlocksCleared") != std::string::npos; }
+  // Of blocks that do not follow each other.
+  uint64_t StoredCount() const {
+    uint64_t count = 0;
+    for (size_t at = 0; (at = payload.find("BlockStored", at)) != std::string::npos; ++at) ++count;
+    return count;
+  }
 };
+
+uint64_t ResidentBytes() {
+  std::ifstream statm("/proc/self/statm");
+  uint64_t pages = 0;
+  statm >> pages >> pages;
+  return pages * 4096;
+}
 
 class KvEventPublisherTest : public ::testing::Test {
  protected:
@@ -84,6 +98,20 @@ class KvEventPublisherTest : public ::testing::Test {
     publisher_->Publish(events);
     publisher_->Publish(std::vector<KvEvent>{{.kind = KvEvent::Kind::kAllEnds}});
   }
+  // Blocks that do not follow each other, as a store that waits for room tells them.
+  void TellAnewFlat(uint64_t block_count) {
+    constexpr uint64_t kAtOnce = 1000;
+    const uint64_t events_before = publisher_->counters().events;
+    publisher_->Publish(std::vector<KvEvent>{{.kind = KvEvent::Kind::kAllBegins}});
+    for (uint64_t told = 0; told < block_count; told += kAtOnce) {
+      std::vector<KvEvent> events(kAtOnce);
+      for (KvEvent& event : events) event = Stored(one_, UINT64_MAX - hash_++);
+      Until([&] { return publisher_->HasRoom(events.size()); });
+      publisher_->Publish(events);
+    }
+    publisher_->Publish(std::vector<KvEvent>{{.kind = KvEvent::Kind::kAllEnds}});
+    Until([&] { return publisher_->counters().events >= events_before + block_count; });
+  }
   template <typename IsTrue>
   void Until(const IsTrue& is_true) {
     const auto end = std::chrono::steady_clock::now() + kPatience;
@@ -96,10 +124,10 @@ class KvEventPublisherTest : public ::testing::Test {
     Until([&] { return publisher_->counters().messages >= message_count; });
   }
 
-  zmq::socket_t Subscriber() {
+  zmq::socket_t Subscriber(int unread_max = 0) {
     zmq::socket_t socket(context_, zmq::socket_type::sub);
     socket.set(zmq::sockopt::linger, 0);
-    socket.set(zmq::sockopt::rcvhwm, 0);
+    socket.set(zmq::sockopt::rcvhwm, unread_max);
     socket.set(zmq::sockopt::subscribe, "kv@");
     socket.connect(config_.kv_events.endpoint);
     return socket;
@@ -228,22 +256,92 @@ TEST_F(KvEventPublisherTest, WhoAsksForWhatIsNotKeptIsAnsweredFromWhereAllIsTold
   EXPECT_TRUE(Answer(asker).empty());
 }
 
-TEST_F(KvEventPublisherTest, WhatIsMoreThanIsKeptIsTakenBackByNumbersThatGrow) {
+TEST_F(KvEventPublisherTest, WhoAsksEndsWithEveryBlockHoweverManyThereAreAndHowFewAreKept) {
   config_.kv_events.replay_batches = 1;
-  Start([&] { TellAnew({Stored(one_, 7)}); });
+  std::atomic<uint32_t> republications = 0;
+  Start([&] { ++republications; });
   one_ = StreamOf("one");
   Publish(one_, 5);
-  Publish(StreamOf("two"), 5);
-  UntilTold(12);
+  UntilTold(6);
   zmq::socket_t asker = Asker();
   Ask(asker, 0);
+  Until([&] { return republications == 1; });
+  constexpr uint64_t kBlocks = 600'000;
+  TellAnewFlat(kBlocks);
   const std::vector<Message> messages = Answer(asker);
-  ASSERT_EQ(messages.size(), 2u + 1u);
-  EXPECT_NE(messages[0].topic, messages[1].topic);
-  for (size_t i = 0; i < messages.size(); ++i) {
-    EXPECT_TRUE(messages[i].is_cleared());
-    EXPECT_EQ(messages[i].number, messages[0].number + i);
+  uint64_t bytes = 0, stored = 0;
+  for (const Message& message : messages) {
+    bytes += message.payload.size();
+    stored += message.StoredCount();
+    EXPECT_EQ(message.number, messages[0].number + (&message - messages.data()));
   }
+  EXPECT_GT(bytes, KvEventReplay::kBytesMax) << "or it shows nothing";
+  EXPECT_EQ(stored, kBlocks);
+  EXPECT_TRUE(messages[0].is_cleared());
+  // The next one is told what there is.
+  Publish(one_, 10);
+  Ask(asker, 0);
+  EXPECT_EQ(Answer(asker).size(), messages.size() + 10);
+  EXPECT_EQ(republications, 1u);
+}
+
+TEST_F(KvEventPublisherTest, NoMessageIsLongerThanItsBound) {
+  static_assert(KvEventPublisher::kMessagesPerSubscriberMax * KvEventPublisher::kMessageBytesMax <=
+                128 * kMiB);
+  Start();
+  one_ = StreamOf("one");
+  TellAnewFlat(50'000);
+  std::vector<KvEvent> chain(50'000);
+  for (uint64_t i = 0; i < chain.size(); ++i) {
+    chain[i] = {.hash = UINT64_MAX - i, .parent_hash = UINT64_MAX - i + 1, .stream = one_};
+  }
+  TellAnew(chain);
+  UntilTold(1 + 50'000 / 700 + 5);
+  zmq::socket_t asker = Asker();
+  Ask(asker, 0);
+  uint64_t largest_bytes = 0;
+  for (const Message& message : Answer(asker)) {
+    largest_bytes = std::max<uint64_t>(largest_bytes, message.payload.size());
+  }
+  EXPECT_LE(largest_bytes, KvEventPublisher::kMessageBytesMax);
+  EXPECT_GT(largest_bytes, KvEventPublisher::kMessageBytesMax * 3 / 4) << "of a chain";
+}
+
+TEST_F(KvEventPublisherTest, WhoDoesNotReadCostsItsBoundAndEndsWithEveryBlock) {
+  config_.kv_events.replay_batches = 10;
+  Start();
+  one_ = StreamOf("one");
+  zmq::socket_t sleeper = Subscriber();
+  Message message;
+  do {
+    Publish(one_, 1);
+  } while (!Receive(sleeper, &message, milliseconds(20)));
+  sleeper.close();
+  sleeper = Subscriber(1);
+  std::this_thread::sleep_for(milliseconds(200));
+  constexpr uint64_t kBlocks = 100'000;  // 12 MiB
+  TellAnewFlat(kBlocks);
+  const uint64_t before_bytes = ResidentBytes();
+  for (int i = 0; i < 25; ++i) TellAnewFlat(kBlocks);
+  EXPECT_LT(ResidentBytes(), before_bytes + 160 * kMiB);
+  // It sees that it has missed some.
+  uint64_t last = 0, stored = 0;
+  const auto take = [&](const Message& taken) {
+    if (taken.is_cleared()) stored = 0;
+    stored += taken.StoredCount();
+    last = taken.number;
+  };
+  bool is_gap = false;
+  while (!is_gap && Receive(sleeper, &message, milliseconds(1000))) {
+    is_gap = last != 0 && message.number != last + 1;
+    if (!is_gap) take(message);
+  }
+  zmq::socket_t asker = Asker();
+  Ask(asker, last + 1);
+  const std::vector<Message> messages = Answer(asker);
+  for (const Message& each : messages) take(each);
+  EXPECT_FALSE(messages.empty());
+  EXPECT_EQ(stored, kBlocks);
 }
 
 TEST_F(KvEventPublisherTest, AllIsToldAnewInOneMessageWithWhatChangedMeanwhile) {
@@ -437,13 +535,6 @@ class RawPeer {
   bool is_ready_ = false;
   size_t sent_bytes_ = 0;  // of what is sent endlessly
 };
-
-uint64_t ResidentBytes() {
-  std::ifstream statm("/proc/self/statm");
-  uint64_t pages = 0;
-  statm >> pages >> pages;
-  return pages * 4096;
-}
 
 class KvEventPublisherOverTcp : public KvEventPublisherTest {
  protected:
