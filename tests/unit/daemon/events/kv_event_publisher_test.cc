@@ -350,9 +350,11 @@ TEST_F(KvEventPublisherTest, AllIsToldAnewInOneMessageWithWhatChangedMeanwhile) 
   Publish(one_, 1);
   UntilTold(2);
   publisher_->Publish(std::vector<KvEvent>{{.kind = KvEvent::Kind::kAllBegins}});
-  // Each turn of the store some, many more than a message has else.
+  // Each turn of the store some of a chain, many more than a message has else.
   for (uint64_t hash = 1; hash <= 2000; ++hash) {
-    publisher_->Publish(std::vector<KvEvent>{Stored(one_, hash)});
+    KvEvent event = Stored(one_, hash);
+    event.parent_hash = hash - 1;
+    publisher_->Publish(std::vector<KvEvent>{event});
   }
   publisher_->Publish(
       std::vector<KvEvent>{{.hash = 3, .stream = one_, .kind = KvEvent::Kind::kRemoved}});
