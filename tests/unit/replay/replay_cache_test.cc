@@ -186,19 +186,22 @@ TEST(ReplayCache, EachStepIsToldOfBeforeRoomIsMadeAndTheEndLast) {
 }
 
 TEST(ReplayCache, BehindWhatPassesByNothingIsOffered) {
-  const DenseTrace trace = Dense(MakeOneThatBranchesOff());
-  for (const uint32_t capacity_blocks : {3u, 4u}) {
+  Trace branching = MakeTrace({{100, 101, 102, 103, 104, 105}, {100, 101, 110, 111, 112}});
+  branching.requests[1].end_reason = protocol::EndReason::kToolCall;
+  const DenseTrace trace = Dense(branching);
+  for (const uint32_t capacity_blocks : {6u, 7u}) {
     Listening policy(trace, 0);
     ReplayCache cache(trace, {.capacity_blocks = capacity_blocks, .step_blocks = 1}, policy);
     cache.Serve(0);
     policy.TakeSaid();
     cache.Serve(1);
-    EXPECT_EQ(policy.TakeSaid(), capacity_blocks == 3
-                                     ? "touch to 1; coming 3; passes; end of 1; "
-                                     : "touch to 1; coming 3; insert 3; candidate 3; "
-                                       "held 3; coming 4; passes; candidate 3; end of 3; ");
-    EXPECT_TRUE(cache.is_resident(2)) << "nothing goes for what passes by";
+    EXPECT_EQ(policy.TakeSaid(), capacity_blocks == 6
+                                     ? "touch to 1; coming 6; passes; end of 1; "
+                                     : "touch to 1; coming 6; insert 6; candidate 6; "
+                                       "held 6; coming 7; passes; candidate 6; end of 6; ");
+    EXPECT_TRUE(cache.is_resident(5)) << "nothing goes for what passes by";
     EXPECT_EQ(cache.eviction_count(), 0u);
+    EXPECT_EQ(cache.passed_by_count(), 9 - capacity_blocks);
   }
 }
 
