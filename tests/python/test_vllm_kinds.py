@@ -11,6 +11,7 @@ from vllm_driver import (PROMPT, expect_nothing_held, make_engine, run_prompt, t
                          vllm_engine)
 from vllm_engine_worker import require
 
+kinds = terrace.vllm.kinds
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "INTEGRATIONS.md"
 
@@ -97,6 +98,27 @@ def test_a_window_that_is_computed_anew_is_refused(daemon):
     run_prompt(engine)
     assert engine.counts["finished"] == 1
     engine.close()
+
+
+def windowed(**fields):
+    spec = type("SlidingWindowSpec", (types.SimpleNamespace,), {})
+    return spec(**{"block_size": 8, "sliding_window": 20, **fields})
+
+
+def test_a_window_reaches_as_far_as_the_next_token_does_and_what_is_kept_beyond():
+    assert kinds.window_of(windowed()) == 19
+    assert kinds.window_of(windowed(extra_retained_tokens=3)) == 22
+    assert kinds.window_of(windowed(sliding_window=1)) == 1
+
+
+def test_layers_of_one_group_with_two_windows_are_refused():
+    def refusal(*specs):
+        group = types.SimpleNamespace(kv_cache_spec=types.SimpleNamespace(
+            kv_cache_specs=dict(enumerate(specs))))
+        return kinds.refusal_of(types.SimpleNamespace(kv_cache_groups=[group]))
+
+    assert refusal(windowed(), windowed(num_kv_heads=2)) is None
+    assert "windows of [19, 31] tokens: one is" in refusal(windowed(), windowed(sliding_window=32))
 
 
 def rows():
