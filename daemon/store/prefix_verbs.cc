@@ -508,8 +508,9 @@ Status AcquireOperation::Hold(const KeysQuery& query) {
                        .slots = &answer_->slots});
   const bool goes_on = holder.Hold();
   answer_->is_finished = !holder.Answer() || !goes_on;
-  CountMisses(caller, query, query.keys.subspan(answer_->walk.walked_count - walked_before),
-              &answer_->misses);
+  const auto missed = query.keys.subspan(answer_->walk.walked_count - walked_before);
+  CountMisses(caller, query, missed, &answer_->misses);
+  domain.dram_policy->OnMissed(missed);
   caller.rooms->mover.Step();
   store.Settle(*caller.rooms);
   return Status::Ok();

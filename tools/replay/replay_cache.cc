@@ -60,6 +60,7 @@ void ReplayCache::ServePart(std::span<const BlockId> path, const TraceRequest& r
     if (is_resident(path.back())) policy_.OnTouch(path.last(1), context);
   } else if (request.kind == TraceKind::kAsked || known_count == path.size()) {
     if (known_count > 0) policy_.OnTouch(path.first(known_count), lookup);
+    TellMissed(path.subspan(known_count));
   } else if (!may_pass_by_) {
     InsertBehind(path, known_count, context.now_us);
     while (resident_count_ > options_.capacity_blocks) Evict(policy_.Victim());
@@ -92,6 +93,7 @@ void ReplayCache::ServeLeafFirst(std::span<const BlockId> path, uint32_t hit_cou
   lookup.end_reason = protocol::EndReason::kUnknown;  // known when the request has ended
   if (hit_count > 0) policy_.OnTouch(path.first(hit_count), lookup);
   if (may_pass_by_) {
+    TellMissed(path.subspan(hit_count));
     Store(path, hit_count, context.now_us);
   } else if (hit_count < path.size()) {
     InsertBehind(path, hit_count, context.now_us);
@@ -141,6 +143,12 @@ void ReplayCache::Announce(std::span<const BlockId> coming, uint64_t now_us) {
   coming_.clear();
   for (const BlockId id : coming) coming_.push_back(KeyOf(id));
   policy_.OnComing(coming_, TraitsOf(coming.front()), 0, now_us);
+}
+
+void ReplayCache::TellMissed(std::span<const BlockId> missed) {
+  coming_.clear();
+  for (const BlockId id : missed) coming_.push_back(KeyOf(id));
+  policy_.OnMissed(coming_);
 }
 
 // Of a run that goes as one, as many as newcomers want room.

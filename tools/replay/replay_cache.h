@@ -62,6 +62,7 @@ class ReplayCache {
   void Store(std::span<const BlockId> path, size_t known_count, uint64_t now_us);
   // One step. False: its end passed by.
   bool Reserve(std::span<const BlockId> path, size_t known_count, uint64_t now_us);
+  void TellMissed(std::span<const BlockId> missed);
   void Announce(std::span<const BlockId> coming, uint64_t now_us);
   void EvictSome(size_t wanted_count);
   // As its only child.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -20,6 +21,8 @@ constexpr uint32_t kShortlistMax = 24;
 constexpr uint32_t kSamplesPerBlock = 16;     // ghosts, as a multiple of the capacity
 constexpr uint32_t kObservedPerRequest = 96;  // samples put to the model, per request
 constexpr uint64_t kUsPerS = 1000000;
+constexpr size_t kMissedMax = 64;         // lookups
+constexpr size_t kWatchedMax = 1024;      // blocks of one
 constexpr float kReasonsRemembered = 64;  // requests
 constexpr float kReasonShareMin = 0.01f;  // of those; rarer ones are left out
 
@@ -176,7 +179,7 @@ void HazardPolicy::EnterRequest(const BlockTraits& traits, uint64_t now_us) {
 }
 
 HazardPolicy::Sample HazardPolicy::TakeGhost(uint32_t fingerprint) {
-  if (guard_.IsSampled(fingerprint)) guard_.OnUse(fingerprint, LruGuard::Outcome::kMiss);
+  if (guard_.IsSampled(fingerprint)) guard_.OnUse(fingerprint, LruGuard::Outcome::kStored);
   const Sample* const waited = EndWait(fingerprint);
   return waited == nullptr ? Sample() : *waited;
 }
@@ -200,6 +203,7 @@ void HazardPolicy::OnComing(std::span<const BlockKey> keys, const BlockTraits& f
   const bool goes_on = open_request_ != kNone && first.parent != kBlockNone &&
                        requests_[open_request_].tip == first.parent && coming_.left_count() > 0;
   if (!goes_on) EnterRequest(first, now_us);
+  CountMissed(FingerprintOf(keys.front()));
   const uint32_t count = static_cast<uint32_t>(keys.size()) + more_count;
   Request& request = requests_[open_request_];
   const uint32_t told_count = goes_on ? std::min(coming_.left_count(), count) : 0;
@@ -212,6 +216,28 @@ void HazardPolicy::OnComing(std::span<const BlockKey> keys, const BlockTraits& f
   coming_.priority = first.priority;
   uint32_t behind_count = count;
   for (const BlockKey& key : keys) TakeTurn(TakeGhost(FingerprintOf(key)), now_us, --behind_count);
+}
+
+void HazardPolicy::OnMissed(std::span<const BlockKey> keys) {
+  if (keys.empty()) return;
+  if (missed_.size() == kMissedMax) missed_.pop_front();
+  missed_.push_back({.first = FingerprintOf(keys.front()), .watched = {}});
+  std::vector<uint32_t>& watched = missed_.back().watched;
+  for (const BlockKey& key : keys) {
+    const uint32_t fingerprint = FingerprintOf(key);
+    if (guard_.IsSampled(fingerprint)) watched.push_back(fingerprint);
+    if (watched.size() == kWatchedMax) break;
+  }
+}
+
+void HazardPolicy::CountMissed(uint32_t first) {
+  const auto found = std::find_if(missed_.rbegin(), missed_.rend(),
+                                  [&](const Missed& missed) { return missed.first == first; });
+  if (found == missed_.rend()) return;
+  for (const uint32_t fingerprint : found->watched) {
+    guard_.OnUse(fingerprint, LruGuard::Outcome::kMiss);
+  }
+  missed_.erase(std::next(found).base());
 }
 
 bool HazardPolicy::PassesBy() const {

@@ -16,6 +16,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -43,6 +44,7 @@ class HazardPolicy final : public EvictionPolicy {
                 uint64_t now_us) override;
   bool MayPassBy() const override { return !IsByAge(); }
   bool PassesBy() const override;
+  void OnMissed(std::span<const BlockKey> keys) override;
   void OnTouch(std::span<const BlockId> run, const TouchContext& context) override;
   void OnExpected(std::span<const BlockId> run, uint64_t at_us, uint64_t now_us) override;
   void OnErase(BlockId id) override;
@@ -139,6 +141,12 @@ class HazardPolicy final : public EvictionPolicy {
     }
   };
 
+  // What a lookup missed: the first of it, and those of it that the guard watches.
+  struct Missed {
+    uint32_t first = 0;
+    std::vector<uint32_t> watched;
+  };
+
   // A run of the open request that is told in parts.
   struct Run {
     BlockId last = kBlockNone;  // kBlockNone: it is over
@@ -175,6 +183,9 @@ class HazardPolicy final : public EvictionPolicy {
   // The one that goes on under the block's parent, or another.
   void EnterRequest(const BlockTraits& traits, uint64_t now_us);
   void JoinRequest(BlockId parent, const BlockTraits& traits, uint64_t now_us);
+  // The guard hears of all that the lookup before them has missed: of what is behind those that
+  // pass by nobody else tells.
+  void CountMissed(uint32_t first);
   // What was known of a block that comes.
   Sample TakeGhost(uint32_t fingerprint);
   // The open request's, if the chain ended at that block; so many are known to come behind it.
@@ -208,6 +219,7 @@ class HazardPolicy final : public EvictionPolicy {
   BlockId newest_ = kBlockNone;   // tip of the open request
   Coming coming_;                 // to the open request
   Run run_;
+  std::deque<Missed> missed_;  // of late lookups that nothing was stored of yet
   std::array<float, ReuseTraits::kReasons> reason_shares_ = {1};  // of late requests
 
   std::array<Candidates, 256> candidates_;  // by priority

@@ -66,8 +66,20 @@ void LruGuard::Evict(uint32_t entry) {
 }
 
 void LruGuard::OnUse(uint32_t fingerprint, Outcome outcome) {
+  if (outcome == Outcome::kStored && IsToldOf(fingerprint)) return;
   // Of a request larger than all that is watched the head is enough.
-  if (uses_.size() < std::min(count_max(), kSampledMax)) uses_.push_back({fingerprint, outcome});
+  if (uses_.size() >= std::min(count_max(), kSampledMax)) return;
+  if (outcome == Outcome::kMiss && next_told_ == kNoneTold) next_told_ = uses_.size();
+  uses_.push_back({fingerprint, outcome});
+}
+
+bool LruGuard::IsToldOf(uint32_t fingerprint) {
+  for (size_t i = next_told_; i < uses_.size() && uses_[i].outcome == Outcome::kMiss; ++i) {
+    if (uses_[i].fingerprint != fingerprint) continue;
+    next_told_ = i + 1;
+    return true;
+  }
+  return false;
 }
 
 void LruGuard::OnRequest(uint32_t block_count) {
@@ -76,31 +88,33 @@ void LruGuard::OnRequest(uint32_t block_count) {
     if (IsSampled(use.fingerprint)) Settle(use);
   }
   for (size_t i = uses_.size(); i-- > 0;) {
-    if (IsSampled(uses_[i].fingerprint)) MakeNewest(uses_[i].fingerprint);
+    if (IsSampled(uses_[i].fingerprint)) MakeNewest(uses_[i]);
   }
   while (entries_.count() > kSampledMax) HalveSample();
   while (entries_.count() > count_max()) Evict(oldest_);
   uses_.clear();
+  next_told_ = kNoneTold;
 }
 
 void LruGuard::Settle(const Use& use) {
-  const bool is_lru_hit = slots_[SlotOf(use.fingerprint)] != kNone;
+  const uint32_t known = slots_[SlotOf(use.fingerprint)];
+  const bool is_lru_hit = known != kNone;
+  if (use.outcome == Outcome::kStored && is_lru_hit && entries_[known].is_awaited) return;
   const double earned = (use.outcome == Outcome::kHit ? 1 : 0) - (is_lru_hit ? 1 : 0);
   account_ = std::min(account_ + kAllowance + earned, CreditMax());
   if (account_ < 0) is_overdrawn_ = true;
   if (account_ > kTrustShare * CreditMax()) is_overdrawn_ = false;
 }
 
-void LruGuard::MakeNewest(uint32_t fingerprint) {
-  const uint32_t slot = SlotOf(fingerprint);
+void LruGuard::MakeNewest(const Use& use) {
+  const uint32_t slot = SlotOf(use.fingerprint);
   if (slots_[slot] != kNone) {
     Unlink(slots_[slot]);
-    LinkNewest(slots_[slot]);
-    return;
+  } else {
+    slots_[slot] = entries_.Take({.fingerprint = use.fingerprint});
   }
-  const uint32_t entry = entries_.Take({.fingerprint = fingerprint});
-  slots_[slot] = entry;
-  LinkNewest(entry);
+  entries_[slots_[slot]].is_awaited = use.outcome == Outcome::kMiss;
+  LinkNewest(slots_[slot]);
 }
 
 void LruGuard::OnFull(uint32_t resident_count) {

@@ -25,8 +25,9 @@ class LruGuard {
   explicit LruGuard(uint32_t capacity_blocks);  // or more: how many fit shows by OnFull
 
   bool IsSampled(uint32_t fingerprint) const { return (fingerprint & mask_) == 0; }
-  // What the policy made of a use of a sampled block. Uses are told head first.
-  enum class Outcome : uint8_t { kMiss, kHit };
+  // What the policy made of a use of a sampled block. Uses are told head first. kStored: it comes
+  // in; that was a miss, too, unless the lookup before it has told of that.
+  enum class Outcome : uint8_t { kMiss, kHit, kStored };
   void OnUse(uint32_t fingerprint, Outcome outcome);
   // The request whose uses were told since the last one is done; it had this many blocks.
   void OnRequest(uint32_t block_count);
@@ -38,11 +39,13 @@ class LruGuard {
 
  private:
   static constexpr uint32_t kNone = 0xFFFFFFFF;
+  static constexpr size_t kNoneTold = SIZE_MAX;
 
   struct Entry {
     uint32_t fingerprint = 0;
     uint32_t newer = kNone;
     uint32_t older = kNone;
+    bool is_awaited = false;  // its last use was a miss, and nobody has stored it since
   };
 
   struct Use {
@@ -50,8 +53,10 @@ class LruGuard {
     Outcome outcome = Outcome::kMiss;
   };
 
+  // Its lookup, in this very request, has told of the miss. Stored blocks come in that order.
+  bool IsToldOf(uint32_t fingerprint);
   void Settle(const Use& use);
-  void MakeNewest(uint32_t fingerprint);
+  void MakeNewest(const Use& use);
   uint32_t SlotOf(uint32_t fingerprint) const;  // where it is, or belongs
   void Unlink(uint32_t entry);
   void LinkNewest(uint32_t entry);
@@ -60,10 +65,11 @@ class LruGuard {
   double CreditMax() const;
   uint32_t count_max() const { return std::max(capacity_blocks_ / (mask_ + 1), 1u); }
 
-  SlotPool<Entry> entries_;      // 2 × kSampledMax at most
-  std::vector<Use> uses_;        // of the request that is being told
-  std::vector<uint32_t> slots_;  // open addressing: entries by fingerprint
-  uint32_t capacity_blocks_;     // what LRU would hold
+  SlotPool<Entry> entries_;       // 2 × kSampledMax at most
+  std::vector<Use> uses_;         // of the request that is being told
+  size_t next_told_ = kNoneTold;  // of the misses among them the first that was not stored yet
+  std::vector<uint32_t> slots_;   // open addressing: entries by fingerprint
+  uint32_t capacity_blocks_;      // what LRU would hold
   uint32_t newest_ = kNone;
   uint32_t oldest_ = kNone;
   double request_blocks_ = 0;  // of late, on average

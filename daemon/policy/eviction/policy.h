@@ -55,6 +55,9 @@ class EvictionPolicy {
   virtual bool MayPassBy() const { return false; }
   // Whether the next of what comes would be the victim: nothing need go for it.
   virtual bool PassesBy() const { return false; }
+  // A lookup has asked for these in vain, behind what it found; head first. If its engine stores
+  // them, the first of them is the first that comes.
+  virtual void OnMissed(std::span<const BlockKey>) {}
   // A prefix, or a part of one, was used; head first. All ids are resident.
   virtual void OnTouch(std::span<const BlockId> run, const TouchContext& context) = 0;
   // An engine expects that the blocks are asked for at that time. All ids are resident.

@@ -199,6 +199,25 @@ TEST(HazardPolicy, WhatIsToldOfInPartsIsCountedOnce) {
   EXPECT_EQ(parts.last_request(0).index, parts.last_request(6).index);
 }
 
+// Prompts of which an engine stores a little at a time, and whose rest it keeps to itself.
+TEST(HazardPolicy, WhatIsBehindThoseThatPassByCountsForTheGuard) {
+  const auto key_of = [](uint64_t id) { return BlockKey{.low = (id + 1) * 0x9E3779B97F4A7C15u}; };
+  const auto rounds_until_by_age = [&](bool is_told, bool is_stored) {
+    HazardPolicy policy({.capacity_blocks = 64});
+    std::vector<BlockKey> keys;
+    for (uint64_t id = 0; id < 40; ++id) keys.push_back(key_of(id));
+    uint32_t round = 0;
+    for (; policy.MayPassBy() && round < 200; ++round) {
+      const uint64_t now_us = round * 1'000'000;
+      if (is_told) policy.OnMissed(keys);
+      if (is_stored) policy.OnComing(std::span(keys).first(1), {.key = keys[0]}, 0, now_us);
+    }
+    return round;
+  };
+  EXPECT_LT(2 * rounds_until_by_age(true, true), rounds_until_by_age(false, true));
+  EXPECT_EQ(rounds_until_by_age(true, false), 200u) << "nobody offered any of it";
+}
+
 TEST(HazardPolicy, ARunThatIsUsedInPartsIsUsedOnce) {
   HazardPolicy whole({.capacity_blocks = 32}), parts({.capacity_blocks = 32});
   const std::vector<BlockId> path = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};

@@ -46,6 +46,30 @@ TEST(LruGuard, IsOverdrawnByMissingWhatLruHitsUntilTheAllowanceHasPaid) {
   EXPECT_GT(use_count, 200u) << "it is not trusted again at once";
 }
 
+// A lookup tells of a miss, and then the block comes: with the same request, or behind others.
+TEST(LruGuard, AMissIsCountedOnceThoughItsBlockIsStored) {
+  for (const bool is_at_once : {true, false}) {
+    LruGuard guard(64);
+    for (uint32_t i = 0; i < 10000; ++i) {  // LRU misses them all
+      guard.OnUse(i % 200, Outcome::kMiss);
+      if (!is_at_once) guard.OnRequest(1);
+      guard.OnUse(i % 200, Outcome::kStored);
+      guard.OnRequest(1);
+      ASSERT_FALSE(guard.is_overdrawn()) << "use " << i << ", at once: " << is_at_once;
+    }
+  }
+}
+
+TEST(LruGuard, WhatIsMissedAndNeverStoredCounts) {
+  LruGuard guard(64);
+  uint32_t use_count = 0;
+  while (!guard.is_overdrawn()) {
+    ASSERT_LT(++use_count, 1000u);
+    Use(&guard, use_count % 50, Outcome::kMiss);
+  }
+  EXPECT_LT(use_count, 100u);
+}
+
 TEST(LruGuard, WatchesATierThatTurnsOutSmallerThanItMightBe) {
   LruGuard guard(1000);
   guard.OnFull(10);
