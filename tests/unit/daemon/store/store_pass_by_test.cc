@@ -116,29 +116,6 @@ TEST_F(PassBy, WhatHangsOnAnUnknownBlockComesAndFlatKeysHangOnNone) {
   EXPECT_EQ(CountPassed(Scan({}, false, {}, protocol::kKeysFlat)), 0u);
 }
 
-// An engine that asks for a prompt again and again, offers its first block alone, and leaves the
-// rest when that passes by: seconds until the guard lets everything in.
-struct Insisting final : PassBy {
-  void TestBody() override {}
-  uint32_t RoundsUntilItComes(bool asks) {
-    Learn();
-    const std::vector<BlockKey> keys = StoreWorld::Keys(kHot, 500);
-    for (uint32_t round = 1; round < 400; ++round) {
-      world.Advance(1'000'000);
-      if (asks) EXPECT_EQ(world.Acquire(session, group, keys).reply.block_count, 0u);
-      const ReserveResult reserved = world.Reserve(session, group, {keys[0]});
-      if (CountGiven(reserved) == 1) return round;
-    }
-    return 400;
-  }
-};
-
-TEST(PassByGuard, HearsOfWhatIsBehindThoseThatPassBy) {
-  const uint32_t untold = Insisting().RoundsUntilItComes(false);
-  const uint32_t told = Insisting().RoundsUntilItComes(true);
-  EXPECT_LT(told, untold) << "of the first block alone it hears either way";
-}
-
 struct PassByAboveATier : PassBy {
   PassByAboveATier() : PassBy(1) {}
 };
