@@ -352,7 +352,8 @@ TEST_F(KvEventPublisherTest, AllIsToldAnewInOneMessageWithWhatChangedMeanwhile) 
   publisher_->Publish(std::vector<KvEvent>{{.kind = KvEvent::Kind::kAllBegins}});
   // Each turn of the store some, many more than a message has else.
   for (uint64_t hash = 1; hash <= 2000; ++hash) {
-    publisher_->Publish(std::vector<KvEvent>{Stored(one_, hash)});
+    publisher_->Publish(
+        std::vector<KvEvent>{{.hash = hash, .parent_hash = hash - 1, .stream = one_}});
   }
   publisher_->Publish(
       std::vector<KvEvent>{{.hash = 3, .stream = one_, .kind = KvEvent::Kind::kRemoved}});
