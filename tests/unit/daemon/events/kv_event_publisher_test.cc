@@ -342,6 +342,8 @@ TEST_F(KvEventPublisherTest, WhoDoesNotReadCostsItsBoundAndEndsWithEveryBlock) {
   for (const Message& each : messages) take(each);
   EXPECT_FALSE(messages.empty());
   EXPECT_EQ(stored, kBlocks);
+  sleeper.close();
+  Until([&] { return ResidentBytes() < before_bytes + 40 * kMiB; });
 }
 
 TEST_F(KvEventPublisherTest, AllIsToldAnewInOneMessageWithWhatChangedMeanwhile) {
