@@ -4,6 +4,7 @@
 #include <ifaddrs.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,7 +13,9 @@
 #include <climits>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
+#include <new>
 #include <zmq.hpp>
 #include <zmq_addon.hpp>
 
@@ -74,6 +77,19 @@ void Replace(std::string_view name, const std::string& value, std::string* text)
   for (size_t at = 0; (at = text->find(name, at)) != std::string::npos; at += value.size()) {
     text->replace(at, name.size(), value);
   }
+}
+
+// Large ones are mapped: once nobody waits for them their memory is the system's again, whatever
+// lies around them in the heap.
+constexpr size_t kMappedBytesMin = 16 * kKiB;
+zmq::message_t MessageOf(const std::string& payload) {
+  const size_t bytes = payload.size();
+  if (bytes < kMappedBytesMin) return zmq::message_t(payload.data(), bytes);
+  void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (at == MAP_FAILED) throw std::bad_alloc();
+  std::memcpy(at, payload.data(), bytes);
+  const auto unmap = [](void* data, void* hint) { munmap(data, reinterpret_cast<size_t>(hint)); };
+  return zmq::message_t(at, bytes, unmap, reinterpret_cast<void*>(bytes));
 }
 
 struct NoInterfaces {};
@@ -450,7 +466,7 @@ void KvEventPublisher::AskForAll() {
 void KvEventPublisher::Send(uint32_t stream, const std::string& payload) {
   const uint64_t wire_sequence = htobe64(replay_.next_sequence());
   const std::string& topic = StreamAt(stream).topic;
-  zmq::message_t message(payload.data(), payload.size());
+  zmq::message_t message = MessageOf(payload);
   zmq::message_t kept;
   kept.copy(message);
   replay_.Keep(topic, std::move(kept));

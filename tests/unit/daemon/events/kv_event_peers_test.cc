@@ -40,7 +40,11 @@ TEST(KvEventPeers, WhoTakesNothingOfWhatIsSentIsEndedAndWhoHearsNothingIsNot) {
   for (int i = 0; i < 64; ++i) publisher.send(zmq::buffer(large), zmq::send_flags::none);
   EXPECT_EQ(look_after(KvEventPeers::kBetweenLooksUs), 0u);
   EXPECT_EQ(look_after(KvEventPeers::kUnreadUsMax / 2), 0u);
-  EXPECT_EQ(look_after(KvEventPeers::kUnreadUsMax), 1u);
+  uint32_t ended_count = 0;  // once the system holds all that it takes for somebody
+  for (int i = 0; i < 60 && ended_count == 0; ++i) {
+    ended_count = look_after(KvEventPeers::kUnreadUsMax + 1);
+  }
+  EXPECT_EQ(ended_count, 1u);
   EXPECT_TRUE(peers.has_any()) << "the other one stays";
 }
 
