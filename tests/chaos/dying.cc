@@ -58,7 +58,10 @@ struct Copier {
       if (traffic->Serve(options.prompt_first, options.blocks_max) < options.blocks_max) continue;
       auto reading = traffic->Acquire(read_keys);
       if (!reading.ok() || reading->ready_count() == 0) continue;
-      auto writing = traffic->Reserve(write_keys, {}, 0);
+      // Whoever awaits blocks is let in, however wanted those are that go for them.
+      auto writing = traffic->client().Reserve(
+          traffic->group(), write_keys,
+          {.deadline_us = options.deadline_us, .hints = {.expected_reuse_ms = 1000}});
       if (!writing.ok()) continue;
       read_lease = std::move(reading).value();
       write_lease = std::move(writing).value();

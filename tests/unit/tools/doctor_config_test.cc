@@ -83,6 +83,15 @@ TEST(DoctorConfig, AStateDirectoryIsMadeByTheStart) {
   EXPECT_EQ(CheckDirectories(subject)[0].level, kNote);
 }
 
+TEST(DoctorConfig, ADirectoryOnADriveIsMadeByTheStartAndOneForTracesIsNot) {
+  const FakeHost host;
+  Subject subject = host.Make();
+  subject.config.nvme.paths = {"/nowhere/drive"};
+  EXPECT_EQ(CheckDirectories(subject)[0].level, kNote);
+  subject.config.trace_dir = "/nowhere/traces";
+  EXPECT_EQ(CheckDirectories(subject)[0].level, kProblem);
+}
+
 TEST(DoctorConfig, ARedisServerThatDoesNotAnswerIsAProblem) {
   FakeHost host;
   Subject subject = host.Make();

@@ -62,8 +62,8 @@ Finding CheckDirectory(const Subject& subject, const std::string& key, const std
   const auto file = subject.calls.Stat(path, &error);
   const UserFacts& user = subject.daemon;
   if (!file && error == ENOENT) {
-    // The daemon makes its own state directory, and the directories of domains inside a drive's.
-    const bool is_made = key == "state_dir";
+    // The daemon makes its own state directory, a drive's, and those of domains inside that.
+    const bool is_made = key == "state_dir" || key == "paths";
     finding.level = is_made ? FindingLevel::kNote : FindingLevel::kProblem;
     finding.found = fmt::format("{} ({}) is not there", path, key);
     finding.meaning =
