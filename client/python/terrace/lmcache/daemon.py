@@ -229,8 +229,9 @@ class Daemon:
         try:
             with group.reserve(row.keys(group), self._store_timeout_s, row.hints,
                                **self._place(group, row)) as lease:
-                answers = [key.status for key in lease]
-                is_passed_by = any(key.is_passed_by for key in lease)
+                reserved = list(lease)
+                answers = [key.status for key in reserved]
+                is_passed_by = any(key.is_passed_by for key in reserved)
                 ours = {i for i, answer in zip(row.indexes, answers) if answer == "ok"}
                 others = {i for i, answer in zip(row.indexes, answers)
                           if answer in ("exists", "busy")}

@@ -249,14 +249,14 @@ class SchedulerHalf:
         if lookup is not None and lookup.lease is not None:
             found_tokens = lookup.lease.block_count * self.block_tokens
             self.counters["left_tokens"] += max(0, found_tokens - external_tokens)
-        if external_tokens == 0:  # a connector beside this one may load into them at once
-            self._write(tracked.table, tracked.fresh_from)
+        # We load into them, or a connector beside this one, or they are computed.
+        self._write(tracked.table, tracked.fresh_from)
+        if external_tokens == 0:
             if lookup is not None:
                 lookup.give_up()
             return
         assert lookup is not None, "tokens of no lookup"
         first, count = tracked.skip_count, external_tokens // self.block_tokens
-        self._write(tracked.table, first)
         tracked.fresh_from = first + count
         tracked.stored_count = max(tracked.stored_count, first + count)
         tracked.computed_tokens = (first + count) * self.block_tokens
