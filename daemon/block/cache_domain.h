@@ -196,6 +196,8 @@ struct CacheDomain {
   // The record that a tier writes beside one member's bytes.
   BlockRecord RecordOf(BlockId id, const LocalMember& local) const;
   TouchContext ContextOf(const protocol::Hints& hints) const;
+  // DRAM is not all that there is: a tier below it, or the shared one.
+  bool has_more_than_dram() const { return !lower.empty() || options.shared.tier != nullptr; }
 
   // The shared tier has the block, given or found there at that time.
   void NoteSharedCopy(BlockId id, uint64_t at_us, SharedOrigin origin);

@@ -68,12 +68,11 @@ void DeferredHits::Step() {
 }
 
 // Blocks [next, end) of it; some may have left the lease, or the cache, meanwhile.
-void DeferredHits::NoteSome(Hit* noted, uint32_t end) {
-  const Hit& hit = *noted;
-  const Lease& lease = d_.leases.at(hit.lease);
+void DeferredHits::NoteSome(Hit* hit, uint32_t end) {
+  const Lease& lease = d_.leases.at(hit->lease);
   run_.clear();
   keys_.clear();
-  for (uint32_t i = hit.next; i < std::min<size_t>(end, lease.entries.size()); ++i) {
+  for (uint32_t i = hit->next; i < std::min<size_t>(end, lease.entries.size()); ++i) {
     const BlockId id = lease.entries[i].block;
     if (id == kBlockNone) continue;
     keys_.push_back(d_.index.key(id));
@@ -82,12 +81,13 @@ void DeferredHits::NoteSome(Hit* noted, uint32_t end) {
     run_.push_back(id);
     residency_.hints.CountHit(id);
     shared_writer_.Offer(id, SharedWriter::Moment::kServed);
-    if (b.writer_session != hit.session) verifier_.CheckServed(id);
+    if (b.writer_session != hit->session) verifier_.CheckServed(id);
   }
   const Group& group = *d_.groups[lease.group_index];
-  d_.meter.OnAsked(lease.group_index, keys_, group.block_bytes(), hit.asked_us);
-  residency_.hints.Touch(run_, hit.hints, {.behind = hit.last, .goes_on = end < hit.block_count});
-  if (!run_.empty()) noted->last = run_.back();
+  d_.meter.OnAsked(lease.group_index, keys_, group.block_bytes(), hit->asked_us);
+  residency_.hints.Touch(run_, hit->hints,
+                         {.behind = hit->last, .goes_on = end < hit->block_count});
+  if (!run_.empty()) hit->last = run_.back();
 }
 
 void DeferredHits::Finish(const Hit& hit) {

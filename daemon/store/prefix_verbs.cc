@@ -510,7 +510,7 @@ Status AcquireOperation::Hold(const KeysQuery& query) {
   answer_->is_finished = !holder.Answer() || !goes_on;
   const auto missed = query.keys.subspan(answer_->walk.walked_count - walked_before);
   CountMisses(caller, query, missed, &answer_->misses);
-  domain.dram_policy->OnMissed(missed);
+  if (!domain.has_more_than_dram()) domain.dram_policy->OnMissed(missed);  // they may pass by
   caller.rooms->mover.Step();
   store.Settle(*caller.rooms);
   return Status::Ok();

@@ -17,8 +17,7 @@ constexpr uint32_t kExpiryWork = 2;    // of erasing a block, against looking on
 StoreEvents::StoreEvents(StoreRooms& store) : store_(store) {
   for (const std::unique_ptr<DomainRooms>& rooms : store_.domains) {
     const DomainOptions& options = rooms->domain.options;
-    const bool has_tiers = !rooms->domain.lower.empty() || options.shared.tier != nullptr;
-    if (has_tiers) ArmTick(rooms->domain.domain_index);
+    if (rooms->domain.has_more_than_dram()) ArmTick(rooms->domain.domain_index);
     if (options.device.tier != nullptr) options.device.tier->Serve(this, this);
   }
 }

@@ -114,9 +114,9 @@ class Reserver {
   // waits for them or wants them kept.
   bool MayPassBy() const {
     const CacheDomain& domain = caller_.domain();
-    return domain.lower.empty() && domain.options.shared.tier == nullptr &&
-           query_.hints.expected_reuse_ms == 0 && (query_.hints.flags & protocol::kHintPin) == 0 &&
-           !caller_.group->has_remote() && domain.dram_policy->MayPassBy();
+    return !domain.has_more_than_dram() && query_.hints.expected_reuse_ms == 0 &&
+           (query_.hints.flags & protocol::kHintPin) == 0 && !caller_.group->has_remote() &&
+           domain.dram_policy->MayPassBy();
   }
 
   // A prompt comes in several calls: whoever looks for it never gets to what is behind a gap.
@@ -253,10 +253,8 @@ void MakeRoom(const Caller& caller, const KeysQuery& query, LeaseId lease, Reser
 
 }  // namespace
 
-Status ReserveOperation::Take(const KeysQuery& query) {
+Status ReserveOperation::Take(const Caller& caller, const KeysQuery& query) {
   StoreRooms& store = *tie_.store();
-  Caller caller;
-  TERRACE_RETURN_IF_ERROR(store.Enter(query.session, query.group_index, &caller));
   if (caller.group->local_mask() == 0) {
     return Status(StatusCode::kUnsupported, "every member of the group is on another host");
   }
@@ -313,9 +311,7 @@ void ReserveOperation::Finish(const KeysQuery& query) {
 }
 
 // What a request stores belongs to what it has found.
-bool ReserveOperation::AreHitsNoted(const KeysQuery& query) {
-  Caller caller;
-  if (!tie_.store()->Enter(query.session, query.group_index, &caller).ok()) return true;
+bool ReserveOperation::AreHitsNoted(const Caller& caller) {
   const DeferredHits& hits = caller.rooms->deferred_hits;
   if (!hits_before_.has_value()) hits_before_ = hits.added_count();
   return hits.noted_count() >= *hits_before_;
@@ -324,9 +320,12 @@ bool ReserveOperation::AreHitsNoted(const KeysQuery& query) {
 Result<Progress> ReserveOperation::Step(const KeysQuery& query) {
   TERRACE_CHECK(tie_.store() != nullptr, "an operation that is over is not stepped");
   session_ = query.session;
-  if (!AreHitsNoted(query)) return Progress::kStays;
+  Caller caller;
+  Status taken = tie_.store()->Enter(query.session, query.group_index, &caller);
+  if (taken.ok() && !AreHitsNoted(caller)) return Progress::kStays;
   const size_t answered_before = answer_->keys.size();
-  if (const Status taken = Take(query); !taken.ok()) {
+  if (taken.ok()) taken = Take(caller, query);
+  if (!taken.ok()) {
     Undo();
     return taken;
   }

@@ -15,6 +15,7 @@
 
 namespace terrace {
 
+struct Caller;
 struct StoreRooms;
 
 // An operation. Undone, the slots it has taken are free again.
@@ -30,8 +31,8 @@ class ReserveOperation {
   Result<Progress> Step(const KeysQuery& query);
 
  private:
-  bool AreHitsNoted(const KeysQuery& query);
-  Status Take(const KeysQuery& query);
+  bool AreHitsNoted(const Caller& caller);
+  Status Take(const Caller& caller, const KeysQuery& query);
   void Finish(const KeysQuery& query);
   void Undo();
 
