@@ -109,6 +109,11 @@ HEALTHY = {
     **buckets(0),
 }
 
+# Scraped, and asked by nobody: its only turns are the scrapes', which the host is slow to run.
+IDLE = {**HEALTHY,
+        of_host("terrace_turn_seconds_count"): rising(60),
+        of_host("terrace_turns_over_limit_total"): rising(50)}
+
 # After an hour of health each of these, alone, for another.
 FAULTS = {
     "TerraceDown": {of_host("up"): then(1, 0)},
@@ -166,6 +171,7 @@ def case(name, series, interval_min, end_min, firing):
 def cases():
     for minute in range(5, 2 * HOUR, 5):
         yield case(f"healthy, minute {minute}", HEALTHY, 1, minute, [])
+        yield case(f"idle, minute {minute}", IDLE, 1, minute, [])
     for alert, series in FAULTS.items():
         yield case(alert, {**HEALTHY, **series}, 1, 2 * HOUR - 1, [alert])
     for condition in CONDITIONS:
