@@ -88,6 +88,25 @@ def test_what_a_prefill_costs_is_learned_from_steps(base, per_token, per_pair):
                                                                     rel=0.06)
 
 
+def test_a_length_at_which_the_engine_is_slow_is_told_from_its_neighbours():
+    chance, cost = random.Random(5), PrefillCost()
+
+    def takes(tokens):  # by a kernel to which one length is what a cache's sets are to a stride
+        return 1e-4 * tokens * (1.4 if tokens == 2048 else 1.0)
+    lengths = [1024, 1536, 2048, 2048, 2048, 2560, 3072]
+    for _ in range(4):
+        for tokens in lengths:
+            cost.learn(StepWork.of([(0, tokens)]), takes(tokens) * chance.uniform(0.95, 1.05))
+    for tokens in lengths:
+        assert cost.seconds(0, tokens - 32, tokens) == pytest.approx(takes(tokens), rel=0.1), tokens
+    # Of a length that nobody has seen, no more than the fit says; and one step that compiled
+    # something turns no later one.
+    assert cost.seconds(0, 700, 701) == pytest.approx(takes(700), rel=0.3)
+    for _ in range(8):
+        cost.learn(StepWork.of([(0, 1536)]), 10 * takes(1536) if _ == 0 else takes(1536))
+    assert cost.seconds(0, 1504, 1536) == pytest.approx(takes(1536), rel=0.15)
+
+
 def test_the_pairs_of_a_step_are_tokens_and_what_each_attends_to():
     assert StepWork.of([]) == (0, 0)
     assert StepWork.of([(0, 4), (10, 2)]) == (6, 4 * 2 + 2 * 11)

@@ -5,10 +5,14 @@ A step that computes n tokens, of which each attends to those before it, takes
 a, b and c are fitted to the last steps, by relative errors, and none is below 0. Steps that are far
 off (the first ones compile) count little; those of the last few tokens of prompts that were there
 would push out the ones that say something, and are not kept.
+
+No kernel's time is as smooth as that: a step of 2,048 tokens may take longer than one of 2,560, by
+the sets of a cache or the tiles of a product. So the fit is corrected by what steps of nearly as
+many tokens have taken, to the fit's own time: their geometric mean, in which the fit counts a little.
 """
 import collections
 import math
-from typing import Deque, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Deque, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 _STEPS_MAX = 32
 _FITTED_EVERY = 8  # steps, once there are as many: it takes some 100 microseconds
@@ -17,6 +21,10 @@ _FITTED_EVERY = 8  # steps, once there are as many: it takes some 100 microsecon
 _SMALL = 4
 _SMALL_STEPS_MAX = 256
 _NS_MAX = (1 << 32) - 1
+_NEAR = 0.1  # steps of so much more or fewer tokens (a share) say 0.6 of what those of as many do
+_FIT_WEIGHT = 0.3  # of the fit itself in a correction, a step of as many tokens being 1
+_CORRECTIONS_MAX = 1024  # that are remembered until the next fit: each takes some 20 microseconds
+_FAR_OFF = 0.4  # of a step's time from the fit's, as a logarithm: what is farther counts less
 
 
 class StepWork(NamedTuple):
@@ -37,6 +45,7 @@ class PrefillCost:
     def __init__(self) -> None:
         self._steps: Deque[Tuple[StepWork, float]] = collections.deque(maxlen=_STEPS_MAX)
         self._fit: Optional[Tuple[float, float, float]] = None
+        self._corrections: Dict[int, float] = {}  # by tokens, of this fit
         self._new_count = 0
         self._small_count = 0  # since the last one that was kept
 
@@ -59,19 +68,50 @@ class PrefillCost:
         if self._new_count and len(self._steps) > 1 and (len(self._steps) <= _FITTED_EVERY
                                 or self._new_count >= _FITTED_EVERY):
             self._fit, self._new_count = _fit(self._steps), 0
+            self._corrections = {}
         return self._fit
 
     def seconds(self, first: int, last: int, end: int) -> float:
         """That computing tokens [first, last) adds to a prefill of [first, end), in chunks as large
         as the largest seen; 0 while nothing is known."""
-        fit = self.coefficients
-        if fit is None or last <= first:
+        if self.coefficients is None or last <= first:
             return 0.0
-        base, per_token, per_pair = fit
+        return max(0.0, self._whole(first, end) - self._whole(last, end))
+
+    def _whole(self, first: int, end: int) -> float:
+        """Of a prefill of [first, end)."""
         chunk = max(work.tokens for work, _ in self._steps)
-        steps = math.ceil((end - first) / chunk) - math.ceil((end - last) / chunk)
-        return (base * steps + per_token * (last - first)
-                + per_pair * (last * last - first * first) / 2)
+        steps = (end - first) // chunk
+        middle = first + steps * chunk
+        return (self._part(first, middle, steps, chunk)
+                + self._part(middle, end, min(1, end - middle), end - middle))
+
+    def _part(self, first: int, end: int, steps: int, tokens: int) -> float:
+        """Of so many steps that compute `tokens` each."""
+        if steps == 0:
+            return 0.0
+        base, per_token, per_pair = self._fit or (0.0, 0.0, 0.0)
+        return self._correction(tokens) * (base * steps + per_token * (end - first)
+                                           + per_pair * (end * end - first * first) / 2)
+
+    def _correction(self, tokens: int) -> float:
+        """What steps of about so many tokens take, to what the fit says of them."""
+        found = self._corrections.get(tokens)
+        if found is not None:
+            return found
+        weights, logarithms = _FIT_WEIGHT, 0.0
+        for work, seconds in self._steps:
+            said = _dot(self._fit or (0.0, 0.0, 0.0), (1.0, work.tokens, work.pairs))
+            away = math.log(work.tokens / tokens) / _NEAR
+            if said <= 0 or abs(away) > 4:
+                continue
+            off = math.log(seconds / said)
+            weight = math.exp(-away * away / 2) * min(1.0, (_FAR_OFF / (abs(off) + 1e-9)) ** 2)
+            weights, logarithms = weights + weight, logarithms + weight * off
+        if len(self._corrections) >= _CORRECTIONS_MAX:
+            self._corrections = {}
+        self._corrections[tokens] = math.exp(logarithms / weights)
+        return self._corrections[tokens]
 
     def ns_per_token(self, first: int, last: int, end: int) -> int:
         """The same, per token of [first, last); 0 while nothing is known."""
