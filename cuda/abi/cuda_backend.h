@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 
 #include "cuda/abi/device.h"
 
@@ -12,8 +13,39 @@ struct CUevent_st;
 
 namespace terrace::cuda {
 
+// Of a device's copies within the host, which CPUs make for its streams. A device that fails says so
+// at once, while some are queued, and one perhaps inside memcpy: whoever hears of it may then free
+// what they read and write. So the queued ones are given up, and the device's handle with them: an
+// event behind a copy that was not made must not say that it was.
+class HostCopyGate {
+ public:
+  // Of a copy, in order. Enter: whether it may be made; if so, Leave follows.
+  void Queue() { queued_.fetch_add(1); }
+  void Dequeue() { queued_.fetch_sub(1); }
+  bool Enter() {
+    if ((word_.fetch_add(1) & kGivenUp) == 0) return true;
+    Leave();
+    return false;
+  }
+  void Leave() { word_.fetch_sub(1); }
+
+  // Gives up what is queued, if there is any. No copy begins any more after that.
+  void GiveUp() {
+    if (queued_.load() > 0) word_.fetch_or(kGivenUp);
+  }
+  bool is_given_up() const { return (word_.load() & kGivenUp) != 0; }
+  bool is_copying() const { return (word_.load() & ~kGivenUp) != 0; }
+
+ private:
+  static constexpr uint32_t kGivenUp = 1u << 31;
+  std::atomic<uint32_t> word_{0};  // copies that are being made, and whether all else is given up
+  std::atomic<uint32_t> queued_{0};  // from before the stream has them until they are over
+};
+
 struct CudaDevice {
   int ordinal = 0;
+  // Shared with each copy: a stream may come to it when the handle is closed.
+  std::shared_ptr<HostCopyGate> host_copies;
   // Its primary context, from the first DeviceScope on: the daemon has none. Never released.
   mutable std::atomic<CUctx_st*> context{nullptr};
 };
@@ -73,8 +105,6 @@ DeviceStatus MapSlab(DeviceHandle* device, int32_t fd, uint64_t byte_count, Slab
 DeviceStatus UnmapSlab(DeviceHandle* device, void* address, uint64_t byte_count);
 DeviceStatus CopyBatch(StreamHandle* stream, CopyDirection direction, const CopyPiece* pieces,
                        uint32_t piece_count);
-// Whether a CPU is inside a copy of any stream's.
-bool IsCopyingOnHost();
 DeviceStatus CopyPaged(StreamHandle* stream, const PagedLaunch* launch);
 
 }  // namespace terrace::cuda

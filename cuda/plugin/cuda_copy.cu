@@ -8,9 +8,10 @@
 #include <cudaTypedefs.h>
 #include <cuda_runtime.h>
 
-#include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <new>
 
 #include "cuda/abi/cuda_backend.h"
 #include "cuda/abi/launch.h"
@@ -158,40 +159,45 @@ DeviceStatus CopyOneByOne(CudaStream* stream, CopyDirection direction, const Cop
 
 // What a host function copies. It frees itself; a device that has failed runs none any more.
 struct HostCopies {
+  std::shared_ptr<HostCopyGate> gate;
   uint64_t piece_count;  // pieces follow
   CopyPiece* pieces() { return reinterpret_cast<CopyPiece*>(this + 1); }
 };
 static_assert(sizeof(HostCopies) % alignof(CopyPiece) == 0);
 
-std::atomic<uint32_t> g_host_copies_running{0};
+void Free(HostCopies* copies) {
+  copies->gate->Dequeue();
+  copies->~HostCopies();
+  std::free(copies);
+}
 
 void CUDART_CB RunHostCopies(void* argument) {
-  g_host_copies_running.fetch_add(1);
   auto* copies = static_cast<HostCopies*>(argument);
-  for (uint64_t i = 0; i < copies->piece_count; ++i) {
-    const CopyPiece& piece = copies->pieces()[i];
-    std::memcpy(piece.to, piece.from, piece.byte_count);
+  if (copies->gate->Enter()) {
+    for (uint64_t i = 0; i < copies->piece_count; ++i) {
+      const CopyPiece& piece = copies->pieces()[i];
+      std::memcpy(piece.to, piece.from, piece.byte_count);
+    }
+    copies->gate->Leave();
   }
-  std::free(copies);
-  g_host_copies_running.fetch_sub(1);
+  Free(copies);
 }
 
 // The runtime's own copy between two places of the host would block the caller until it is done.
 DeviceStatus CopyWithinHost(CudaStream* stream, const CopyPiece* pieces, uint32_t piece_count) {
   const size_t pieces_bytes = piece_count * sizeof(CopyPiece);
-  auto* copies = static_cast<HostCopies*>(std::malloc(sizeof(HostCopies) + pieces_bytes));
-  if (copies == nullptr) return Refuse(static_cast<int32_t>(StatusCode::kNoSpace), "no memory");
-  copies->piece_count = piece_count;
+  void* const memory = std::malloc(sizeof(HostCopies) + pieces_bytes);
+  if (memory == nullptr) return Refuse(static_cast<int32_t>(StatusCode::kNoSpace), "no memory");
+  auto* copies = new (memory) HostCopies{stream->device->host_copies, piece_count};
   std::memcpy(copies->pieces(), pieces, pieces_bytes);
+  copies->gate->Queue();
   const DeviceStatus status =
       FromRuntime(cudaLaunchHostFunc(stream->stream, RunHostCopies, copies));
-  if (status.code != 0) std::free(copies);
+  if (status.code != 0) Free(copies);
   return status;
 }
 
 }  // namespace
-
-bool IsCopyingOnHost() { return g_host_copies_running.load() > 0; }
 
 DeviceStatus CopyBatch(StreamHandle* handle, CopyDirection direction, const CopyPiece* pieces,
                        uint32_t piece_count) {

@@ -134,6 +134,7 @@ DeviceStatus OpenDevice(const DeviceOpenOptions* options, DeviceHandle** handle)
   }
   auto* device = new (std::nothrow) CudaDevice{.ordinal = static_cast<int>(options->device_index)};
   if (device == nullptr) return Refuse(static_cast<int32_t>(StatusCode::kNoSpace), "no memory");
+  device->host_copies = std::make_shared<HostCopyGate>();
   *handle = reinterpret_cast<DeviceHandle*>(device);
   return kCudaOk;
 }
@@ -243,24 +244,36 @@ void DestroyStream(StreamHandle* handle) {
   delete stream;
 }
 
-// A device that has failed says so at once, of every event and whatever is asked, while a CPU may
-// still be inside a copy that it began before. (No further one begins: cudaLaunchHostFunc.)
 constexpr useconds_t kHostCopyPauseUs = 50;
 constexpr DeviceStatus kStillCopying{static_cast<int32_t>(StatusCode::kBusy), 0,
                                      "a CPU is still copying for a device that has failed"};
-bool HasFailed(const DeviceStatus& status) {
-  return status.code != 0 && status.code != static_cast<int32_t>(StatusCode::kBusy);
+constexpr DeviceStatus kGivenUp{static_cast<int32_t>(StatusCode::kIo), 0,
+                                "the device failed with copies queued: open it anew"};
+
+// The status as whoever may now free what copies read and write is to hear it: no copy is being made
+// behind a failure, nor will be, and no event that is behind a copy that was given up is over.
+DeviceStatus Judged(const CudaDevice& device, const DeviceStatus& status) {
+  HostCopyGate& copies = *device.host_copies;
+  if (status.code == static_cast<int32_t>(StatusCode::kBusy)) return status;
+  if (status.code != 0) copies.GiveUp();
+  if (!copies.is_given_up()) return status;
+  if (copies.is_copying()) return kStillCopying;
+  return status.code != 0 ? status : kGivenUp;
 }
 
-// The status, when what was begun on a device that has failed is over.
-DeviceStatus Settled(const DeviceStatus& status) {
-  while (HasFailed(status) && IsCopyingOnHost()) usleep(kHostCopyPauseUs);
-  return status;
+// The same, when what was begun on a device that has failed is over.
+DeviceStatus Settled(const CudaDevice& device, const DeviceStatus& status) {
+  DeviceStatus judged = Judged(device, status);
+  while (judged.what == kStillCopying.what) {
+    usleep(kHostCopyPauseUs);
+    judged = Judged(device, status);
+  }
+  return judged;
 }
 
 DeviceStatus CreateEvent(DeviceHandle* handle, EventHandle** event) {
   const DeviceScope scope(*AsCuda(handle));
-  if (scope.status().code != 0) return Settled(scope.status());
+  if (scope.status().code != 0) return Settled(*AsCuda(handle), scope.status());
   auto* created = new (std::nothrow) CudaEvent{AsCuda(handle)};
   if (created == nullptr) return Refuse(static_cast<int32_t>(StatusCode::kNoSpace), "no memory");
   // Who awaits one sleeps: it would otherwise spin.
@@ -268,7 +281,7 @@ DeviceStatus CreateEvent(DeviceHandle* handle, EventHandle** event) {
       cudaEventCreateWithFlags(&created->event, cudaEventDisableTiming | cudaEventBlockingSync));
   if (status.code != 0) {
     delete created;
-    return Settled(status);
+    return Settled(*AsCuda(handle), status);
   }
   *event = reinterpret_cast<EventHandle*>(created);
   return kCudaOk;
@@ -300,11 +313,13 @@ DeviceStatus RefuseCaptured(const CudaStream& stream) {
 }
 
 DeviceStatus RecordEvent(EventHandle* event, StreamHandle* stream) {
-  const DeviceScope scope(*AsCuda(event)->device);
-  if (scope.status().code != 0) return Settled(scope.status());
+  const CudaDevice& device = *AsCuda(event)->device;
+  const DeviceScope scope(device);
+  if (scope.status().code != 0) return Settled(device, scope.status());
   const DeviceStatus refused = RefuseCaptured(*AsCuda(stream));
-  if (refused.code != 0) return Settled(refused);
-  return Settled(FromRuntime(cudaEventRecord(AsCuda(event)->event, AsCuda(stream)->stream)));
+  if (refused.code != 0) return Settled(device, refused);
+  return Settled(device,
+                 FromRuntime(cudaEventRecord(AsCuda(event)->event, AsCuda(stream)->stream)));
 }
 
 DeviceStatus WaitEvent(StreamHandle* stream, EventHandle* event, StreamEdge /*edge*/) {
@@ -316,16 +331,18 @@ DeviceStatus WaitEvent(StreamHandle* stream, EventHandle* event, StreamEdge /*ed
 }
 
 DeviceStatus QueryEvent(EventHandle* event) {
-  const DeviceScope scope(*AsCuda(event)->device);
-  const DeviceStatus status =
-      scope.status().code != 0 ? scope.status() : FromRuntime(cudaEventQuery(AsCuda(event)->event));
-  return HasFailed(status) && IsCopyingOnHost() ? kStillCopying : status;
+  const CudaDevice& device = *AsCuda(event)->device;
+  const DeviceScope scope(device);
+  return Judged(device, scope.status().code != 0
+                            ? scope.status()
+                            : FromRuntime(cudaEventQuery(AsCuda(event)->event)));
 }
 
 DeviceStatus AwaitEvent(EventHandle* event) {
-  const DeviceScope scope(*AsCuda(event)->device);
-  if (scope.status().code != 0) return Settled(scope.status());
-  return Settled(FromRuntime(cudaEventSynchronize(AsCuda(event)->event)));
+  const CudaDevice& device = *AsCuda(event)->device;
+  const DeviceScope scope(device);
+  if (scope.status().code != 0) return Settled(device, scope.status());
+  return Settled(device, FromRuntime(cudaEventSynchronize(AsCuda(event)->event)));
 }
 
 constexpr DeviceOps kOps = {

@@ -55,6 +55,16 @@ def test_a_daemon_in_good_order_has_no_problem(daemon):
     assert text.splitlines()[-1].startswith("0 problems, ")
 
 
+def test_who_names_a_configuration_asks_the_daemon_it_is_for(directory):
+    running = Daemon(directory, f'[[domain]]\nname = "chat"\nsocket = "{directory}/t.sock"\n')
+    connect(running).close()
+    environment = {k: v for k, v in os.environ.items() if k != "TERRACE_SOCKET"}
+    status, rows, document = doctor("--config", running.config, env=environment)
+    running.stop()
+    assert (status, only(rows, "socket")["level"]) == (0, "ok")
+    assert document["socket"] == running.socket
+
+
 def test_what_others_may_read_is_a_problem(daemon):
     secret = pathlib.Path(daemon.socket).parent / "default.secret"
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600

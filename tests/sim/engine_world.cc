@@ -20,6 +20,7 @@ SimDeviceOptions SimOptions(const EngineWorldOptions& options) {
           .copy_failures_per_million = options.copy_failures_per_million,
           .dropped_edge = options.dropped_edge,
           .registration_failures_per_million = options.registration_failures_per_million,
+          .failing_registration = options.failing_registration,
           .needs_registration = options.has_pins};
 }
 

@@ -27,6 +27,7 @@ struct EngineWorldOptions {
   // Slots lie in segments that are registered and unmapped at any moment no copy holds them.
   bool has_pins = false;
   uint32_t registration_failures_per_million = 0;
+  uint32_t failing_registration = 0;  // see SimDeviceOptions
   bool unmaps_under_copies = false;  // a mutation: whoever unmaps does not look for leases
 };
 
@@ -41,6 +42,7 @@ class EngineWorld {
   uint64_t store_count() const { return stored_count_; }
   uint64_t load_count() const { return loaded_count_; }
   uint64_t failed_count() const { return failed_count_; }
+  uint32_t registrations_tried() const { return sim_.registrations_tried(); }
   uint64_t stray_count() const { return sim_.stray_count(); }
   HostPins::Counts pin_counts() const { return pins_ ? pins_->counts() : HostPins::Counts(); }
   uint32_t events_taken() const { return copier_ ? copier_->events().taken_count() : 0; }

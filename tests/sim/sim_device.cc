@@ -73,6 +73,7 @@ bool SimDevice::FailsNow() {
 }
 
 bool SimDevice::FailsToRegister() {
+  if (++registrations_tried_ == options_.failing_registration) return true;
   return options_.registration_failures_per_million > 0 &&
          Random(1000 * 1000) < options_.registration_failures_per_million;
 }

@@ -33,6 +33,7 @@ struct SimDeviceOptions {
   uint32_t store_slowness = 1;             // one in so many of the stores' turns is taken
   std::optional<StreamEdge> dropped_edge;  // waits of this kind are left out
   uint32_t registration_failures_per_million = 0;
+  uint32_t failing_registration = 0;  // the so many-th that is tried fails; 0: none does
   // Copies between device and host touch no memory of the host but pinned and registered.
   bool needs_registration = false;
   std::array<uint8_t, kDeviceUuidBytes> uuid = {};
@@ -57,6 +58,7 @@ class SimDevice {
   uint64_t step_count() const { return step_count_; }
   uint64_t failure_count() const { return failure_count_; }
   uint32_t allocation_count() const { return static_cast<uint32_t>(allocations_.size()); }
+  uint32_t registrations_tried() const { return registrations_tried_; }
   uint32_t registration_count() const { return static_cast<uint32_t>(registrations_.size()); }
   // Pieces that touched memory which the device does not reach so. With needs_registration.
   uint64_t stray_count() const { return stray_count_; }
@@ -90,6 +92,7 @@ class SimDevice {
   Ranges allocations_;
   Ranges registrations_;
   Ranges slabs_;  // mapped
+  uint32_t registrations_tried_ = 0;
   uint64_t stray_count_ = 0;
   uint64_t step_count_ = 0;
   uint64_t failure_count_ = 0;

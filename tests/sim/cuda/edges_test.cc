@@ -74,6 +74,30 @@ TEST(Pins, CopiesThatRaceWithRegistrationAreRightToTheByte) {
   EXPECT_GT(sum.failed_count, SeedCount() / 4);
 }
 
+// PROMISE: T26 each registration of a run that fails, alone
+TEST(Pins, EachRegistrationThatFailsAloneCostsABounceAndNoByte) {
+  constexpr uint64_t kRuns = 50;
+  uint32_t failed_sum = 0;
+  for (uint64_t seed = 1; seed <= kRuns; ++seed) {
+    EngineWorldOptions options{.seed = seed, .operation_count = 60, .has_pins = true};
+    for (uint32_t tried = 1; options.failing_registration <= tried;
+         ++options.failing_registration) {
+      EngineWorld world(options);
+      ASSERT_EQ(world.Run(), 0u) << world.first_mismatch();
+      ASSERT_EQ(world.stray_count(), 0u) << "not registered when its copy ran, seed " << seed;
+      ASSERT_EQ(world.failed_count(), 0u) << "a copy failed, seed " << seed;
+      ASSERT_EQ(world.events_taken(), 0u) << "events leaked, seed " << seed;
+      if (options.failing_registration == 0) tried = world.registrations_tried();
+      const bool is_reached = options.failing_registration > 0 &&
+                              world.registrations_tried() >= options.failing_registration;
+      ASSERT_EQ(world.pin_counts().failed_count, is_reached ? 1u : 0u) << "seed " << seed;
+      failed_sum += is_reached ? 1 : 0;
+    }
+  }
+  EXPECT_GT(failed_sum, 2 * kRuns);
+  std::printf("%u registrations failed, each in a run of its own\n", failed_sum);
+}
+
 TEST(Pins, MemoryUnmappedUnderACopyIsNoticed) {
   for (uint64_t seed = 1; seed <= kMutationSeedsMax; ++seed) {
     EngineWorld world({.seed = seed, .has_pins = true, .unmaps_under_copies = true});

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -51,7 +52,6 @@ bool IsDenied(const Subject& subject) {
 
 void AskDaemon(const DaemonAddress& address, Subject* subject) {
   subject->socket_path = address.path();
-  subject->is_socket_named = !address.socket_path.empty();
   int unused = 0;
   if (const auto file = subject->calls.Stat(subject->socket_path, &unused)) {
     subject->socket_group = GroupNamed(subject->files, file->gid);
@@ -75,6 +75,21 @@ void AskDaemon(const DaemonAddress& address, Subject* subject) {
   }
   subject->socket_why = fmt::format("{} is there, and gives no answer within {} ms: {}",
                                     subject->socket_path, address.timeout_ms, why);
+}
+
+// Who names a configuration and no socket asks about the daemon that it is for.
+DaemonAddress AddressOf(DaemonAddress address, const std::string& config_path) {
+  if (config_path.empty() || !address.socket_path.empty() ||
+      std::getenv("TERRACE_SOCKET") != nullptr) {
+    return address;
+  }
+  DaemonConfig config;
+  std::string unused;
+  if (ReadConfigFile(config_path, &config, &unused).ok() &&
+      ResolveConfig({}, ConfigEnvironment::OfProcess(), &config, &unused).ok()) {
+    address.socket_path = config.domains.front().socket_path;
+  }
+  return address;
 }
 
 void ReadConfig(const std::string& named_path, const DaemonCommand& running, Subject* subject) {
@@ -126,7 +141,8 @@ Subject GatherSubject(const HostFiles& files, const HostCalls& calls, const Daem
   Subject subject{.files = files, .calls = calls};
   subject.version = TERRACE_VERSION;
   subject.own = UserOfProcess(files, "self").value_or(UserFacts{.uid = getuid(), .name = "you"});
-  AskDaemon(address, &subject);
+  subject.is_socket_named = !address.socket_path.empty();
+  AskDaemon(AddressOf(address, config_path), &subject);
   DaemonCommand running;
   if (subject.stats) {
     const auto pid = subject.stats->Count("pid");

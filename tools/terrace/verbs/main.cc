@@ -88,23 +88,49 @@ class CommandLine {
   }
 
  private:
+  // What the command line has come to: "terrace domain add".
+  struct Named {
+    const CLI::App* app;
+    std::string words;
+  };
+  Named DeepestNamed() const {
+    Named named{&app_, "terrace"};
+    while (!named.app->get_subcommands().empty()) {
+      named.app = named.app->get_subcommands().front();
+      named.words += " " + named.app->get_name();
+    }
+    return named;
+  }
+
   // Help, the version, or what is wrong with the command line.
   ExitCode Say(const CLI::ParseError& error) {
-    std::ostringstream answer, refusal;
-    const bool is_asked_for = app_.exit(error, answer, refusal) == 0;
-    PrintText(answer.str());
-    std::fputs(PrintableText(refusal.str(), LineFeeds::kKept).c_str(), stderr);
-    return is_asked_for ? kExitOk : kExitUsage;
+    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {
+      std::ostringstream answer;
+      app_.exit(error, answer, answer);
+      PrintText(answer.str());
+      return kExitOk;
+    }
+    const Named named = DeepestNamed();
+    Fail(fmt::format("{}; `{} --help` says what it takes", WhatIsWrong(named, error), named.words));
+    return kExitUsage;
+  }
+
+  // The library's sentence; of an argument that is missing, what it is for as well.
+  static std::string WhatIsWrong(const Named& named, const CLI::ParseError& error) {
+    const std::string sentence = error.what();
+    for (const CLI::Option* option : named.app->get_options()) {
+      if (sentence == option->get_name() + " is required") {
+        const std::string about = option->get_description();
+        return fmt::format("{} is missing ({})", option->get_name(),
+                           about.substr(0, about.find('\n')));
+      }
+    }
+    return sentence;
   }
 
   // A word too many: where a verb was expected, one that is none.
   ExitCode ExplainWord(const CLI::ExtrasError& error) {
-    const CLI::App* at = &app_;
-    std::string family = "terrace";
-    while (!at->get_subcommands().empty()) {
-      at = at->get_subcommands().front();
-      family += " " + at->get_name();
-    }
+    const auto [at, family] = DeepestNamed();
     std::vector<std::string> verbs;
     for (const CLI::App* verb : at->get_subcommands([](const CLI::App*) { return true; })) {
       verbs.push_back(verb->get_name());

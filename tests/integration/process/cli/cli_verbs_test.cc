@@ -261,6 +261,16 @@ TEST_F(CliVerbsTest, AMistypedVerbIsAnsweredWithTheNearest) {
               AllOf(HasSubstr("'frobnicate' is no verb"), Not(HasSubstr("did you mean"))));
 }
 
+TEST_F(CliVerbsTest, AnArgumentThatIsMissingIsNamedWithWhatItIsForAndWhereToReadOn) {
+  const Outcome show = Terrace({"show"});
+  EXPECT_EQ(show.exit_code, 2);
+  EXPECT_THAT(show.err, AllOf(HasSubstr("KEY is missing (The block's key"),
+                              HasSubstr("`terrace show --help`")));
+  EXPECT_THAT(Terrace({"domain", "new"}).err, HasSubstr("`terrace domain new --help`"));
+  EXPECT_THAT(Terrace({"ls", "--colour"}).err,
+              AllOf(HasSubstr("--colour"), HasSubstr("`terrace ls --help`")));
+}
+
 TEST_F(CliVerbsTest, WhoMayNotConnectIsToldSoAndNotThatThereIsNoDaemon) {
   if (geteuid() != 0) GTEST_SKIP() << "root only: it takes another user";
   StartDaemon();

@@ -25,6 +25,7 @@ using nlohmann::json;
 using protocol::ConfigAction;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class LiveConfigTest : public testing::Test {
  protected:
@@ -239,6 +240,7 @@ TEST_F(LiveConfigTest, WhatCannotBeSetIsSaidAndChangesNothing) {
   for (const auto& [text, why] : kRefused) {
     EXPECT_FALSE(Ask(ConfigAction::kSet, text)) << text;
     EXPECT_THAT(why_, HasSubstr(why)) << text;
+    EXPECT_THAT(why_, Not(HasSubstr("KEY=VALUE:"))) << "a line of a file that nobody wrote";
   }
   EXPECT_FALSE(Ask(static_cast<ConfigAction>(9)));
   EXPECT_THAT(why_, HasSubstr("config action 9"));
