@@ -13,10 +13,10 @@ struct CUevent_st;
 
 namespace terrace::cuda {
 
-// Of a device's copies within the host, which CPUs make for its streams. A device that fails says so
-// at once, while some are queued, and one perhaps inside memcpy: whoever hears of it may then free
-// what they read and write. So the queued ones are given up, and the device's handle with them: an
-// event behind a copy that was not made must not say that it was.
+// Of a device's copies within the host, which CPUs make for its streams. A device that fails says
+// so at once, while some are queued, and one perhaps inside memcpy: whoever hears of it may then
+// free what they read and write. So the queued ones are given up, and the device's handle with
+// them: an event behind a copy that was not made must not say that it was.
 class HostCopyGate {
  public:
   // Of a copy, in order. Enter: whether it may be made; if so, Leave follows.
@@ -38,7 +38,7 @@ class HostCopyGate {
 
  private:
   static constexpr uint32_t kGivenUp = 1u << 31;
-  std::atomic<uint32_t> word_{0};  // copies that are being made, and whether all else is given up
+  std::atomic<uint32_t> word_{0};    // copies that are being made, and whether all else is given up
   std::atomic<uint32_t> queued_{0};  // from before the stream has them until they are over
 };
 

@@ -250,8 +250,8 @@ constexpr DeviceStatus kStillCopying{static_cast<int32_t>(StatusCode::kBusy), 0,
 constexpr DeviceStatus kGivenUp{static_cast<int32_t>(StatusCode::kIo), 0,
                                 "the device failed with copies queued: open it anew"};
 
-// The status as whoever may now free what copies read and write is to hear it: no copy is being made
-// behind a failure, nor will be, and no event that is behind a copy that was given up is over.
+// The status as whoever may now free what copies read and write is to hear it: no copy is being
+// made behind a failure, nor will be, and no event that is behind a copy that was given up is over.
 DeviceStatus Judged(const CudaDevice& device, const DeviceStatus& status) {
   HostCopyGate& copies = *device.host_copies;
   if (status.code == static_cast<int32_t>(StatusCode::kBusy)) return status;

@@ -236,8 +236,7 @@ Error LiveConfig::Set(const std::string& text, std::string* document) {
   if (!ParseConfig(AsToml(key, value), kSetOrigin, &said, &why).ok()) {
     std::string why_as_text;
     if (!ParseConfig(AsToml(key, Quoted(value)), kSetOrigin, &said, &why_as_text).ok()) {
-      return Invalid(
-          WithoutPlace(why.find("this is no TOML") == why.npos ? why : why_as_text));
+      return Invalid(WithoutPlace(why.find("this is no TOML") == why.npos ? why : why_as_text));
     }
   }
   DaemonConfig wanted = wanted_;

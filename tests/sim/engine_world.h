@@ -28,7 +28,7 @@ struct EngineWorldOptions {
   bool has_pins = false;
   uint32_t registration_failures_per_million = 0;
   uint32_t failing_registration = 0;  // see SimDeviceOptions
-  bool unmaps_under_copies = false;  // a mutation: whoever unmaps does not look for leases
+  bool unmaps_under_copies = false;   // a mutation: whoever unmaps does not look for leases
 };
 
 class EngineWorld {

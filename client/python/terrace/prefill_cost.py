@@ -8,7 +8,8 @@ would push out the ones that say something, and are not kept.
 
 No kernel's time is as smooth as that: a step of 2,048 tokens may take longer than one of 2,560, by
 the sets of a cache or the tiles of a product. So the fit is corrected by what steps of nearly as
-many tokens have taken, to the fit's own time: their geometric mean, in which the fit counts a little.
+many tokens have taken, to what it says of them: their geometric mean, in which the fit counts a
+little.
 """
 import collections
 import math

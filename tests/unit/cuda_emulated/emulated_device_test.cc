@@ -181,6 +181,45 @@ TEST(EmulatedDevice, AFailedDevicesEventWaitsForTheCpuThatStillCopies) {
   emulator::MendDevices();
 }
 
+// … nor come back to it: one that was queued then is given up, whatever becomes of the device, and
+// no event of that handle says any more that something was done.
+TEST(EmulatedDevice, ACopyThatWasQueuedWhenTheDeviceFailedIsNeverMade) {
+  const std::vector<std::byte> from(64, std::byte{1});
+  std::vector<std::byte> to(64, std::byte{0});
+  const CopyPiece piece{to.data(), from.data(), to.size()};
+  const Device device = OpenDevice(0);
+  Stream stream = std::move(Stream::Create(device, StreamPriority::kLoad)).value();
+  Event event = std::move(Event::Create(device)).value();
+  cudaStream_t native = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&native, cudaStreamNonBlocking), cudaSuccess);
+  Stream engine = std::move(Stream::Adopt(device, native)).value();
+  std::atomic<bool> goes_on{false};
+  ASSERT_EQ(emulator::QueueKernel(1, 1, 0, native,
+                                  [&] {
+                                    while (!goes_on) std::this_thread::yield();
+                                  }),
+            cudaSuccess);
+  ASSERT_TRUE(engine.Copy(CopyDirection::kWithinHost, {&piece, 1}).ok());
+  ASSERT_TRUE(event.Record(engine).ok());
+  EXPECT_EQ(event.Query().code(), StatusCode::kBusy);
+  emulator::FailDevice(0, cudaErrorIllegalAddress);
+  EXPECT_EQ(event.Await().code(), StatusCode::kIo);
+  emulator::MendDevices();
+  goes_on = true;
+  ASSERT_EQ(cudaStreamSynchronize(native), cudaSuccess);
+  EXPECT_EQ(to.front(), std::byte{0}) << "copied into memory that its owner may have freed";
+  EXPECT_EQ(event.Query().code(), StatusCode::kIo);
+  EXPECT_FALSE(event.Record(stream).ok());
+  const Device anew = OpenDevice(0);
+  Stream other = std::move(Stream::Create(anew, StreamPriority::kLoad)).value();
+  Event done = std::move(Event::Create(anew)).value();
+  ASSERT_TRUE(other.Copy(CopyDirection::kWithinHost, {&piece, 1}).ok());
+  ASSERT_TRUE(done.Record(other).ok());
+  EXPECT_TRUE(done.Await().ok());
+  EXPECT_EQ(to.front(), std::byte{1});
+  EXPECT_EQ(cudaStreamDestroy(native), cudaSuccess);
+}
+
 // --- The four edges, on streams that are late
 
 constexpr uint64_t kPages = 6;
