@@ -21,8 +21,9 @@ constexpr uint32_t kShortlistMax = 24;
 constexpr uint32_t kSamplesPerBlock = 16;     // ghosts, as a multiple of the capacity
 constexpr uint32_t kObservedPerRequest = 96;  // samples put to the model, per request
 constexpr uint64_t kUsPerS = 1000000;
-constexpr size_t kMissedMax = 64;         // lookups
-constexpr size_t kWatchedMax = 1024;      // blocks of one
+constexpr size_t kMissedMax = 64;     // lookups
+constexpr size_t kWatchedMax = 1024;  // blocks of one
+constexpr size_t kWaitedMax = 256;
 constexpr float kReasonsRemembered = 64;  // requests
 constexpr float kReasonShareMin = 0.01f;  // of those; rarer ones are left out
 
@@ -124,15 +125,18 @@ void HazardPolicy::CloseRequest() {
     return id != kBlockNone && states_[id].request == closed;
   };
   if (coming_.are_left()) {
-    const uint32_t fingerprint = FingerprintOf(coming_.keys.back());
-    AddSample({.request = closed, .fingerprint = fingerprint}, true);
+    AddSample({.request = closed, .fingerprint = coming_.tip}, true);
+    if (coming_.any != 0 && coming_.any != coming_.tip) {
+      AddSample({.request = closed, .fingerprint = coming_.any}, false);
+    }
   } else if (is_last_used_by_it(tip)) {
     AddSample(tip);
   }
   coming_.keys.clear();
-  coming_.arrived_count = coming_.more_count = 0;
-  if (is_last_used_by_it(watched_) && watched_ != tip) AddSample(watched_);
-  watched_ = kBlockNone;
+  coming_.arrived_count = coming_.more_count = coming_.any = 0;
+  if (is_last_used_by_it(watched_hit_) && watched_hit_ != tip) AddSample(watched_hit_);
+  if (is_last_used_by_it(watched_new_) && watched_new_ != tip) AddSample(watched_new_);
+  watched_hit_ = watched_new_ = kBlockNone;
   if (requests_[closed].block_count == 0) free_requests_.push_back(closed);
   LearnSome();
 }
@@ -203,17 +207,32 @@ void HazardPolicy::OnComing(std::span<const BlockKey> keys, const BlockTraits& f
   const bool goes_on = open_request_ != kNone && first.parent != kBlockNone &&
                        requests_[open_request_].tip == first.parent && coming_.left_count() > 0;
   if (!goes_on) EnterRequest(first, now_us);
-  CountMissed(FingerprintOf(keys.front()));
-  const uint32_t count = static_cast<uint32_t>(keys.size()) + more_count;
+  const Missed missed = TakeMissed(FingerprintOf(keys.front()));
+  const uint32_t told_count = goes_on ? coming_.left_count() : 0;
+  const uint32_t count =
+      std::max({static_cast<uint32_t>(keys.size()) + more_count, missed.count, told_count});
   Request& request = requests_[open_request_];
-  const uint32_t told_count = goes_on ? std::min(coming_.left_count(), count) : 0;
   request.fresh_count += count - told_count;
   request.depth += count - told_count;
   request.time_us = now_us;
+  if (missed.count == count) {
+    coming_.tip = missed.tip;
+    coming_.any = missed.any;
+  } else if (told_count < count) {
+    coming_.tip = FingerprintOf(keys.back());
+  }
   coming_.keys.assign(keys.begin(), keys.end());
   coming_.arrived_count = 0;
-  coming_.more_count = more_count;
+  coming_.more_count = count - static_cast<uint32_t>(keys.size());
   coming_.priority = first.priority;
+  for (const uint32_t fingerprint : missed.watched) {
+    guard_.OnUse(fingerprint, LruGuard::Outcome::kMiss);
+  }
+  for (const Missed::Waited& waited : missed.waited) {
+    if (const Sample* const ghost = EndWait(waited.fingerprint)) {
+      TakeTurn(Sample(*ghost), now_us, waited.behind_count);
+    }
+  }
   uint32_t behind_count = count;
   for (const BlockKey& key : keys) TakeTurn(TakeGhost(FingerprintOf(key)), now_us, --behind_count);
 }
@@ -221,23 +240,33 @@ void HazardPolicy::OnComing(std::span<const BlockKey> keys, const BlockTraits& f
 void HazardPolicy::OnMissed(std::span<const BlockKey> keys) {
   if (keys.empty()) return;
   if (missed_.size() == kMissedMax) missed_.pop_front();
-  missed_.push_back({.first = FingerprintOf(keys.front()), .watched = {}});
-  std::vector<uint32_t>& watched = missed_.back().watched;
+  uint32_t behind_count = static_cast<uint32_t>(keys.size());
+  missed_.push_back({.first = FingerprintOf(keys.front()),
+                     .tip = FingerprintOf(keys.back()),
+                     .any = FingerprintOf(keys[Random() % keys.size()]),
+                     .count = behind_count,
+                     .watched = {},
+                     .waited = {}});
+  Missed& missed = missed_.back();
   for (const BlockKey& key : keys) {
     const uint32_t fingerprint = FingerprintOf(key);
-    if (guard_.IsSampled(fingerprint)) watched.push_back(fingerprint);
-    if (watched.size() == kWatchedMax) break;
+    --behind_count;
+    if (guard_.IsSampled(fingerprint) && missed.watched.size() < kWatchedMax) {
+      missed.watched.push_back(fingerprint);
+    }
+    if (missed.waited.size() < kWaitedMax && IsWaitedFor(fingerprint)) {
+      missed.waited.push_back({fingerprint, behind_count});
+    }
   }
 }
 
-void HazardPolicy::CountMissed(uint32_t first) {
+HazardPolicy::Missed HazardPolicy::TakeMissed(uint32_t first) {
   const auto found = std::find_if(missed_.rbegin(), missed_.rend(),
                                   [&](const Missed& missed) { return missed.first == first; });
-  if (found == missed_.rend()) return;
-  for (const uint32_t fingerprint : found->watched) {
-    guard_.OnUse(fingerprint, LruGuard::Outcome::kMiss);
-  }
+  if (found == missed_.rend()) return {};
+  Missed missed = std::move(*found);
   missed_.erase(std::next(found).base());
+  return missed;
 }
 
 bool HazardPolicy::PassesBy() const {
@@ -268,6 +297,10 @@ void HazardPolicy::OnInsert(BlockId id, const BlockTraits& traits, uint64_t now_
   ++resident_count_;
   if (coming_.IsNext(traits.key)) {
     ++coming_.arrived_count;
+    if (states_[id].fingerprint == coming_.any) {
+      coming_.any = 0;
+      watched_new_ = id;
+    }
   } else {
     const Sample ghost = TakeGhost(states_[id].fingerprint);
     EnterRequest(traits, now_us);
@@ -309,7 +342,7 @@ void HazardPolicy::OnTouch(std::span<const BlockId> run, const TouchContext& con
   opened.turn = turn;
   opened.gap = tip_gap;
   opened.depth = depth;
-  if (!is_rest || Random() % depth < run.size()) watched_ = run[Random() % run.size()];
+  if (!is_rest || Random() % depth < run.size()) watched_hit_ = run[Random() % run.size()];
   run_ = {.last = run.back(), .before = before};
   Use(run, context.now_us);
   if (!context.goes_on) EndRun();
@@ -380,7 +413,8 @@ void HazardPolicy::OnErase(BlockId id) {
   if (request == open_request_ && requests_[request].tip == id) AddSample(id);  // it passes by
   Assign(id, kNone);
   guard_.OnFull(--resident_count_);
-  if (watched_ == id) watched_ = kBlockNone;
+  if (watched_hit_ == id) watched_hit_ = kBlockNone;
+  if (watched_new_ == id) watched_new_ = kBlockNone;
   if (newest_ == id) newest_ = kBlockNone;
 }
 
@@ -576,6 +610,10 @@ void HazardPolicy::AddSample(const BlockState& state, bool is_tip) {
   waiting_[state.fingerprint] = place;
   ++waiting_counts_[state.fingerprint % kWaitingCounts];
   TERRACE_CHECK(waiting_.size() <= samples_.size(), "who waits has a place in the ring, its own");
+}
+
+bool HazardPolicy::IsWaitedFor(uint32_t fingerprint) const {
+  return waiting_counts_[fingerprint % kWaitingCounts] != 0 && waiting_.contains(fingerprint);
 }
 
 const HazardPolicy::Sample* HazardPolicy::EndWait(uint32_t fingerprint) {

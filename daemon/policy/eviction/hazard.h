@@ -132,6 +132,8 @@ class HazardPolicy final : public EvictionPolicy {
     std::vector<BlockKey> keys;
     uint32_t arrived_count = 0;
     uint32_t more_count = 0;  // behind those
+    uint32_t tip = 0;         // the last of all, by its fingerprint
+    uint32_t any = 0;         // one of them at random that has not come yet; 0: none
     uint8_t priority = 0;
 
     bool are_left() const { return arrived_count < keys.size(); }
@@ -141,10 +143,19 @@ class HazardPolicy final : public EvictionPolicy {
     }
   };
 
-  // What a lookup missed: the first of it, and those of it that the guard watches.
+  // What a lookup missed, by fingerprints: its ends, one at random, those that the guard watches,
+  // and those whose last use waited for this one.
   struct Missed {
+    struct Waited {
+      uint32_t fingerprint = 0;
+      uint32_t behind_count = 0;
+    };
     uint32_t first = 0;
+    uint32_t tip = 0;
+    uint32_t any = 0;
+    uint32_t count = 0;
     std::vector<uint32_t> watched;
+    std::vector<Waited> waited;
   };
 
   // A run of the open request that is told in parts.
@@ -183,9 +194,9 @@ class HazardPolicy final : public EvictionPolicy {
   // The one that goes on under the block's parent, or another.
   void EnterRequest(const BlockTraits& traits, uint64_t now_us);
   void JoinRequest(BlockId parent, const BlockTraits& traits, uint64_t now_us);
-  // The guard hears of all that the lookup before them has missed: of what is behind those that
-  // pass by nobody else tells.
-  void CountMissed(uint32_t first);
+  // What the lookup before newcomers has missed, the first of which they are: of what is behind
+  // those that pass by nobody else tells. count 0: there was none.
+  Missed TakeMissed(uint32_t first);
   // What was known of a block that comes.
   Sample TakeGhost(uint32_t fingerprint);
   // The open request's, if the chain ended at that block; so many are known to come behind it.
@@ -200,6 +211,7 @@ class HazardPolicy final : public EvictionPolicy {
   void AddSample(BlockId id);
   // Of one that passed by, or that is resident.
   void AddSample(const BlockState& state, bool is_tip);
+  bool IsWaitedFor(uint32_t fingerprint) const;
   // What was known of the last use, if it was watched and waited for this one.
   const Sample* EndWait(uint32_t fingerprint);
   void LearnSome();
@@ -215,9 +227,10 @@ class HazardPolicy final : public EvictionPolicy {
   uint32_t request_count_ = 0;
   std::vector<uint32_t> free_requests_;
   uint32_t open_request_ = kNone;
-  BlockId watched_ = kBlockNone;  // of the open request's hits, one at random
-  BlockId newest_ = kBlockNone;   // tip of the open request
-  Coming coming_;                 // to the open request
+  BlockId watched_hit_ = kBlockNone;  // of the open request's hits, one at random
+  BlockId watched_new_ = kBlockNone;  // of what it missed, if that came
+  BlockId newest_ = kBlockNone;       // tip of the open request
+  Coming coming_;                     // to the open request
   Run run_;
   std::deque<Missed> missed_;  // of late lookups that nothing was stored of yet
   std::array<float, ReuseTraits::kReasons> reason_shares_ = {1};  // of late requests

@@ -218,6 +218,51 @@ TEST(HazardPolicy, WhatIsBehindThoseThatPassByCountsForTheGuard) {
   EXPECT_EQ(rounds_until_by_age(true, false), 200u) << "nobody offered any of it";
 }
 
+// An engine tells of its first step, and its lookup has told of all: that is what is known of it.
+TEST(HazardPolicy, ARequestIsAsLongAsWhatItsLookupMissed) {
+  const auto key_of = [](uint64_t id) { return BlockKey{.low = (id + 1) * 0x9E3779B97F4A7C15u}; };
+  HazardPolicy whole({.capacity_blocks = 256}), steps({.capacity_blocks = 256});
+  std::vector<BlockKey> keys;
+  for (uint64_t id = 0; id < 100; ++id) keys.push_back(key_of(id));
+  whole.OnComing(keys, {.key = keys[0]}, 0, 1);
+  steps.OnMissed(keys);
+  for (BlockId id = 0; id < 100; ++id) {
+    const BlockTraits traits{.key = keys[id], .parent = id == 0 ? kBlockNone : id - 1};
+    if (id % 10 == 0) steps.OnComing(std::span(keys).subspan(id, 10), traits, 0, 1);
+    whole.OnInsert(id, traits, 1);
+    steps.OnInsert(id, traits, 1);
+    ASSERT_EQ(steps.TraitsOf(id).fresh, whole.TraitsOf(id).fresh) << id;
+    ASSERT_EQ(steps.TraitsOf(id).depth, whole.TraitsOf(id).depth) << id;
+    ASSERT_EQ(steps.last_request(0).index, steps.last_request(id).index);
+  }
+}
+
+// Of a prompt that passed by, the next turn of its chain is a return, though its tip lay far behind
+// the step that was told of; another question about the same document is none.
+TEST(HazardPolicy, WhatPassedByEndsWhereItsLookupEnded) {
+  const auto key_of = [](uint64_t id) { return BlockKey{.low = (id + 1) * 0x9E3779B97F4A7C15u}; };
+  const auto prompt_of = [&](uint64_t question, uint64_t length) {
+    std::vector<BlockKey> keys;
+    for (uint64_t id = 0; id < 30; ++id) keys.push_back(key_of(id));  // the document
+    while (keys.size() < length) keys.push_back(key_of(1000 * question + keys.size()));
+    return keys;
+  };
+  const auto is_return = [&](const std::vector<BlockKey>& next) {
+    HazardPolicy policy({.capacity_blocks = 256});
+    const auto ask = [&](const std::vector<BlockKey>& keys, uint64_t now_us) {
+      policy.OnMissed(keys);
+      policy.OnComing(std::span(keys).first(8), {.key = keys[0]}, 0, now_us);
+    };
+    ask(prompt_of(1, 40), 1'000'000);
+    ask(prompt_of(9, 31), 2'000'000);
+    ask(next, 60'000'000);
+    policy.OnInsert(0, {.key = next[0]}, 60'000'000);
+    return policy.HasReturned(0);
+  };
+  EXPECT_TRUE(is_return(prompt_of(1, 60)));
+  EXPECT_FALSE(is_return(prompt_of(2, 60)));
+}
+
 TEST(HazardPolicy, ARunThatIsUsedInPartsIsUsedOnce) {
   HazardPolicy whole({.capacity_blocks = 32}), parts({.capacity_blocks = 32});
   const std::vector<BlockId> path = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
