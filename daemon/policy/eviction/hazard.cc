@@ -21,6 +21,7 @@ constexpr uint32_t kShortlistMax = 24;
 constexpr uint32_t kSamplesPerBlock = 16;     // ghosts, as a multiple of the capacity
 constexpr uint32_t kObservedPerRequest = 96;  // samples put to the model, per request
 constexpr uint64_t kUsPerS = 1000000;
+constexpr size_t kPausedMax = 64;     // requests
 constexpr size_t kMissedMax = 64;     // lookups
 constexpr size_t kWatchedMax = 1024;  // blocks of one
 constexpr size_t kWaitedMax = 256;
@@ -107,37 +108,68 @@ uint32_t HazardPolicy::OpenRequest(uint64_t now_us) {
     open_request_ = free_requests_.back();
     free_requests_.pop_back();
   }
-  requests_[open_request_] = Request{.time_us = now_us};
+  requests_[open_request_] = Request{.time_us = now_us, .is_open = true};
   return open_request_;
 }
 
 void HazardPolicy::CloseRequest() {
   if (open_request_ == kNone) return;
-  const uint32_t closed = open_request_;
-  open_request_ = kNone;
-  guard_.OnRequest(requests_[closed].depth);
+  Paused closed{.request = std::exchange(open_request_, kNone),
+                .coming = std::exchange(coming_, {}),
+                .watched_hit = std::exchange(watched_hit_, kBlockNone),
+                .watched_new = std::exchange(watched_new_, kBlockNone)};
+  if (closed.coming.are_left() || closed.coming.left_count() == 0 ||
+      requests_[closed.request].is_ended) {
+    return EndRequest(closed);
+  }
+  closed.coming.keys = {};
+  closed.coming.arrived_count = 0;
+  paused_.push_back(std::move(closed));
+  if (paused_.size() <= kPausedMax) return;
+  EndRequest(paused_.front());
+  paused_.pop_front();
+}
+
+bool HazardPolicy::GoOnUnder(BlockId parent) {
+  const auto found = std::find_if(paused_.rbegin(), paused_.rend(), [&](const Paused& paused) {
+    return paused.request == states_[parent].request && requests_[paused.request].tip == parent;
+  });
+  if (found == paused_.rend()) return false;
+  Paused paused = std::move(*found);
+  paused_.erase(std::next(found).base());
+  CloseRequest();
+  open_request_ = paused.request;
+  coming_ = std::move(paused.coming);
+  watched_hit_ = paused.watched_hit;
+  watched_new_ = paused.watched_new;
+  return true;
+}
+
+void HazardPolicy::EndRequest(const Paused& ended) {
+  Request& request = requests_[ended.request];
+  request.is_open = false;
+  guard_.OnRequest(request.depth);
   for (uint8_t reason = 0; reason < reason_shares_.size(); ++reason) {
-    const float is_it = requests_[closed].reason == reason ? 1 : 0;
+    const float is_it = request.reason == reason ? 1 : 0;
     reason_shares_[reason] += (is_it - reason_shares_[reason]) / kReasonsRemembered;
   }
-  const BlockId tip = requests_[closed].tip;
+  const BlockId tip = request.tip;
   const auto is_last_used_by_it = [&](BlockId id) {
-    return id != kBlockNone && states_[id].request == closed;
+    return id != kBlockNone && states_[id].request == ended.request;
   };
-  if (coming_.are_left()) {
-    AddSample({.request = closed, .fingerprint = coming_.tip}, true);
-    if (coming_.any != 0 && coming_.any != coming_.tip) {
-      AddSample({.request = closed, .fingerprint = coming_.any}, false);
+  const Coming& coming = ended.coming;
+  if (coming.are_left()) {
+    AddSample({.request = ended.request, .fingerprint = coming.tip}, true);
+    if (coming.any != 0 && coming.any != coming.tip) {
+      AddSample({.request = ended.request, .fingerprint = coming.any}, false);
     }
   } else if (is_last_used_by_it(tip)) {
     AddSample(tip);
   }
-  coming_.keys.clear();
-  coming_.arrived_count = coming_.more_count = coming_.any = 0;
-  if (is_last_used_by_it(watched_hit_) && watched_hit_ != tip) AddSample(watched_hit_);
-  if (is_last_used_by_it(watched_new_) && watched_new_ != tip) AddSample(watched_new_);
-  watched_hit_ = watched_new_ = kBlockNone;
-  if (requests_[closed].block_count == 0) free_requests_.push_back(closed);
+  for (const BlockId watched : {ended.watched_hit, ended.watched_new}) {
+    if (is_last_used_by_it(watched) && watched != tip) AddSample(watched);
+  }
+  if (request.block_count == 0) free_requests_.push_back(ended.request);
   LearnSome();
 }
 
@@ -146,7 +178,7 @@ void HazardPolicy::Assign(BlockId id, uint32_t request) {
   if (old == request) return;
   if (old != kNone) {
     TERRACE_CHECK(requests_[old].block_count > 0, "a request is free when its last block has left");
-    if (--requests_[old].block_count == 0 && old != open_request_) free_requests_.push_back(old);
+    if (--requests_[old].block_count == 0 && !requests_[old].is_open) free_requests_.push_back(old);
   }
   states_[id].request = request;
   if (request != kNone) ++requests_[request].block_count;
@@ -204,8 +236,11 @@ void HazardPolicy::OnComing(std::span<const BlockKey> keys, const BlockTraits& f
   if (keys.empty()) return;
   EndRun();
   Advance(now_us);
-  const bool goes_on = open_request_ != kNone && first.parent != kBlockNone &&
-                       requests_[open_request_].tip == first.parent && coming_.left_count() > 0;
+  const bool has_parent = first.parent != kBlockNone && first.parent < states_.reach();
+  const bool goes_on =
+      has_parent && ((open_request_ != kNone && requests_[open_request_].tip == first.parent &&
+                      coming_.left_count() > 0) ||
+                     GoOnUnder(first.parent));
   if (!goes_on) EnterRequest(first, now_us);
   const Missed missed = TakeMissed(FingerprintOf(keys.front()));
   const uint32_t told_count = goes_on ? coming_.left_count() : 0;
@@ -324,6 +359,11 @@ void HazardPolicy::OnTouch(std::span<const BlockId> run, const TouchContext& con
     const bool is_end_of_turn = context.end_reason == protocol::EndReason::kEndOfTurn;
     request.reason = is_tool_call ? 1 : (is_end_of_turn ? 2 : 0);
     request.is_ended = true;
+    const auto paused = std::ranges::find(paused_, before, &Paused::request);
+    if (paused != paused_.end()) {
+      EndRequest(*paused);
+      paused_.erase(paused);
+    }
     return;
   }
   // Whoever came in between has made two requests of it.
@@ -410,7 +450,9 @@ void HazardPolicy::OnErase(BlockId id) {
   TERRACE_CHECK(resident_count_ > 0,
                 "who goes had come: below 0 the guard's LRU would never evict");
   const uint32_t request = states_[id].request;
-  if (request == open_request_ && requests_[request].tip == id) AddSample(id);  // it passes by
+  if (request != kNone && requests_[request].is_open && requests_[request].tip == id) {
+    AddSample(id);  // it passes by
+  }
   Assign(id, kNone);
   guard_.OnFull(--resident_count_);
   if (watched_hit_ == id) watched_hit_ = kBlockNone;

@@ -98,7 +98,8 @@ class HazardPolicy final : public EvictionPolicy {
     uint32_t tip_fingerprint = 0;  // when it is watched
     uint8_t gap = 0;
     uint8_t reason = 0;
-    uint8_t fork = 0;  // where a later request left its path
+    uint8_t fork = 0;          // where a later request left its path
+    bool is_open : 1 = false;  // more of it may come
     bool is_ended : 1 = false;
     bool is_return : 1 = false;  // its chain was here before, and had left
   };
@@ -141,6 +142,14 @@ class HazardPolicy final : public EvictionPolicy {
     uint32_t left_count() const {
       return static_cast<uint32_t>(keys.size()) - arrived_count + more_count;
     }
+  };
+
+  // A request of which more is to come, while others are served.
+  struct Paused {
+    uint32_t request = kNone;
+    Coming coming;  // all that was told by keys has arrived
+    BlockId watched_hit = kBlockNone;
+    BlockId watched_new = kBlockNone;
   };
 
   // What a lookup missed, by fingerprints: its ends, one at random, those that the guard watches,
@@ -190,7 +199,11 @@ class HazardPolicy final : public EvictionPolicy {
 
   void Advance(uint64_t now_us);
   uint32_t OpenRequest(uint64_t now_us);
+  // It is over, or paused: engines store a step at a time, and several of them in turns.
   void CloseRequest();
+  void EndRequest(const Paused& ended);
+  // Whether the one that is to go on under `parent` was paused; it is the open one again.
+  bool GoOnUnder(BlockId parent);
   // The one that goes on under the block's parent, or another.
   void EnterRequest(const BlockTraits& traits, uint64_t now_us);
   void JoinRequest(BlockId parent, const BlockTraits& traits, uint64_t now_us);
@@ -232,6 +245,7 @@ class HazardPolicy final : public EvictionPolicy {
   BlockId newest_ = kBlockNone;       // tip of the open request
   Coming coming_;                     // to the open request
   Run run_;
+  std::deque<Paused> paused_;  // the one paused last is last
   std::deque<Missed> missed_;  // of late lookups that nothing was stored of yet
   std::array<float, ReuseTraits::kReasons> reason_shares_ = {1};  // of late requests
 

@@ -237,6 +237,46 @@ TEST(HazardPolicy, ARequestIsAsLongAsWhatItsLookupMissed) {
   }
 }
 
+// Several engines store in turns, a step each.
+TEST(HazardPolicy, RequestsWhoseStepsComeInTurnsAreOneEach) {
+  constexpr BlockId kLength = 40, kStep = 4;
+  const auto key_of = [](uint64_t id) { return BlockKey{.low = (id + 1) * 0x9E3779B97F4A7C15u}; };
+  HazardPolicy policy({.capacity_blocks = 1024});
+  const auto keys_of = [&](BlockId prompt) {
+    std::vector<BlockKey> keys;
+    for (BlockId id = 0; id < kLength; ++id) keys.push_back(key_of(prompt * kLength + id));
+    return keys;
+  };
+  const auto step = [&](BlockId prompt, BlockId first, uint64_t now_us) {
+    const std::vector<BlockKey> keys = keys_of(prompt);
+    for (BlockId i = first; i < first + kStep; ++i) {
+      const BlockId id = prompt * kLength + i;
+      const BlockTraits traits{.key = keys[i], .parent = i == 0 ? kBlockNone : id - 1};
+      if (i == first) policy.OnComing(std::span(keys).subspan(first, kStep), traits, 0, now_us);
+      policy.OnInsert(id, traits, now_us);
+    }
+  };
+  for (BlockId prompt = 0; prompt < 3; ++prompt) policy.OnMissed(keys_of(prompt));
+  for (BlockId first = 0; first < kLength; first += kStep) {
+    for (BlockId prompt = 0; prompt < 3; ++prompt) step(prompt, first, 1'000'000 * (first + 1));
+  }
+  for (BlockId prompt = 0; prompt < 3; ++prompt) {
+    const BlockId head = prompt * kLength, tip = head + kLength - 1;
+    EXPECT_EQ(policy.last_request(head).index, policy.last_request(tip).index) << prompt;
+    EXPECT_EQ(policy.TraitsOf(tip).turn, 0) << "its own steps are no turns";
+    EXPECT_EQ(policy.TraitsOf(tip).gap, 0);
+  }
+  // Those that are never gone on with are given up one by one, and their numbers used again.
+  for (BlockId prompt = 3; prompt < 3000; ++prompt) {
+    policy.OnMissed(keys_of(prompt));
+    step(prompt, 0, 100'000'000 + prompt);
+    for (BlockId i = kStep; i-- > 0;) policy.OnErase(prompt * kLength + i);
+  }
+  policy.OnMissed(keys_of(3000));
+  step(3000, 0, 200'000'000);
+  EXPECT_LT(policy.last_request(3000 * kLength).index, 100u);
+}
+
 // Of a prompt that passed by, the next turn of its chain is a return, though its tip lay far behind
 // the step that was told of; another question about the same document is none.
 TEST(HazardPolicy, WhatPassedByEndsWhereItsLookupEnded) {
