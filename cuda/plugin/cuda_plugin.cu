@@ -254,8 +254,7 @@ constexpr DeviceStatus kGivenUp{static_cast<int32_t>(StatusCode::kIo), 0,
 // made behind a failure, nor will be, and no event that is behind a copy that was given up is over.
 DeviceStatus Judged(const CudaDevice& device, const DeviceStatus& status) {
   HostCopyGate& copies = *device.host_copies;
-  if (status.code == static_cast<int32_t>(StatusCode::kBusy)) return status;
-  if (status.code != 0) copies.GiveUp();
+  if (status.code == static_cast<int32_t>(StatusCode::kIo)) copies.GiveUp();  // else it lives
   if (!copies.is_given_up()) return status;
   if (copies.is_copying()) return kStillCopying;
   return status.code != 0 ? status : kGivenUp;

@@ -74,6 +74,7 @@ HEALTHY = {
     of_host("terrace_start_time_seconds"): flat(1700000000),
     of_host("terrace_turn_seconds_count"): rising(60000),
     of_host("terrace_turns_over_limit_total"): rising(60),
+    of_host("terrace_turn_seconds_sum"): rising(1),
     of_host("terrace_connections_refused_total", reason="too_fast"): flat(0),
     of_host("terrace_checksum_jobs_refused_total"): flat(0),
     of_host("terrace_arena_pages_lost_total"): flat(0),
@@ -174,6 +175,11 @@ def cases():
         yield case(f"idle, minute {minute}", IDLE, 1, minute, [])
     for alert, series in FAULTS.items():
         yield case(alert, {**HEALTHY, **series}, 1, 2 * HOUR - 1, [alert])
+    seldom = {of_host("terrace_turns_over_limit_total"): rising(60),
+              of_host("terrace_turn_seconds_count"): rising(200),
+              of_host("terrace_turn_seconds_sum"): rising(12)}  # a fifth of a second each
+    yield case("turns that are few and long", {**HEALTHY, **seldom}, 1, 2 * HOUR - 1,
+               ["TerraceSlowTurns"])
     for condition in CONDITIONS:
         if condition not in ALERT_OF or condition == "fenced_memory":
             yield case(condition, {**HEALTHY, of_domain("terrace_degraded", condition=condition):

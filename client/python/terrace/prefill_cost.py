@@ -24,6 +24,7 @@ _SMALL_STEPS_MAX = 256
 _NS_MAX = (1 << 32) - 1
 _NEAR = 0.1  # steps of so much more or fewer tokens (a share) say 0.6 of what those of as many do
 _FIT_WEIGHT = 0.3  # of the fit itself in a correction, a step of as many tokens being 1
+_CORRECTED_MAX = 3.0  # of what the fit says: what a prompt's tokens add is a difference of two
 _CORRECTIONS_MAX = 1024  # that are remembered until the next fit: each takes some 20 microseconds
 _FAR_OFF = 0.4  # of a step's time from the fit's, as a logarithm: what is farther counts less
 
@@ -40,6 +41,11 @@ class StepWork(NamedTuple):
                    sum(count * (first + count / 2) for first, count in chunks))
 
 
+class _Seconds(NamedTuple):
+    said: float  # by the fit
+    corrected: float
+
+
 class PrefillCost:
     """See the page. One thread's."""
 
@@ -52,7 +58,7 @@ class PrefillCost:
 
     def learn(self, work: StepWork, seconds: float) -> None:
         """What a step has taken."""
-        if work.tokens <= 0 or seconds <= 0:
+        if work.tokens <= 0 or not 0 < seconds < math.inf:
             return
         if _SMALL * work.tokens < max((kept.tokens for kept, _ in self._steps), default=0):
             self._small_count += 1
@@ -77,23 +83,29 @@ class PrefillCost:
         as the largest seen; 0 while nothing is known."""
         if self.coefficients is None or last <= first:
             return 0.0
-        return max(0.0, self._whole(first, end) - self._whole(last, end))
+        whole, rest = self._whole(first, end), self._whole(last, end)
+        said = whole.said - rest.said
+        # The rest alone may be of a slow length, and the whole of a quick one.
+        return min(max(whole.corrected - rest.corrected, said / _CORRECTED_MAX),
+                   said * _CORRECTED_MAX)
 
-    def _whole(self, first: int, end: int) -> float:
+    def _whole(self, first: int, end: int) -> "_Seconds":
         """Of a prefill of [first, end)."""
         chunk = max(work.tokens for work, _ in self._steps)
         steps = (end - first) // chunk
         middle = first + steps * chunk
-        return (self._part(first, middle, steps, chunk)
-                + self._part(middle, end, min(1, end - middle), end - middle))
+        chunks = self._part(first, middle, steps, chunk)
+        rest = self._part(middle, end, min(1, end - middle), end - middle)
+        return _Seconds(chunks.said + rest.said, chunks.corrected + rest.corrected)
 
-    def _part(self, first: int, end: int, steps: int, tokens: int) -> float:
+    def _part(self, first: int, end: int, steps: int, tokens: int) -> "_Seconds":
         """Of so many steps that compute `tokens` each."""
         if steps == 0:
-            return 0.0
+            return _Seconds(0.0, 0.0)
         base, per_token, per_pair = self._fit or (0.0, 0.0, 0.0)
-        return self._correction(tokens) * (base * steps + per_token * (end - first)
-                                           + per_pair * (end * end - first * first) / 2)
+        said = (base * steps + per_token * (end - first)
+                + per_pair * (end * end - first * first) / 2)
+        return _Seconds(said, said * self._correction(tokens))
 
     def _correction(self, tokens: int) -> float:
         """What steps of about so many tokens take, to what the fit says of them."""

@@ -122,6 +122,7 @@ void HazardPolicy::CloseRequest() {
       requests_[closed.request].is_ended) {
     return EndRequest(closed);
   }
+  guard_.OnPause();
   closed.coming.keys = {};
   closed.coming.arrived_count = 0;
   paused_.push_back(std::move(closed));

@@ -84,6 +84,10 @@ bool LruGuard::IsToldOf(uint32_t fingerprint) {
 
 void LruGuard::OnRequest(uint32_t block_count) {
   request_blocks_ += (block_count - request_blocks_) * kShareOfOneRequest;
+  OnPause();
+}
+
+void LruGuard::OnPause() {
   for (const Use& use : uses_) {
     if (IsSampled(use.fingerprint)) Settle(use);
   }

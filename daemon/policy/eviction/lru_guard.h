@@ -31,6 +31,8 @@ class LruGuard {
   void OnUse(uint32_t fingerprint, Outcome outcome);
   // The request whose uses were told since the last one is done; it had this many blocks.
   void OnRequest(uint32_t block_count);
+  // Uses of another are told now: more of that one comes later.
+  void OnPause();
   // The tier is full with this many blocks: so LRU would have been.
   void OnFull(uint32_t resident_count);
 

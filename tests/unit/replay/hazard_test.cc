@@ -277,6 +277,48 @@ TEST(HazardPolicy, RequestsWhoseStepsComeInTurnsAreOneEach) {
   EXPECT_LT(policy.last_request(3000 * kLength).index, 100u);
 }
 
+// What LRU would have hit is owed once, also by engines that store in turns.
+TEST(HazardPolicy, TheGuardChargesAMissOnceHoweverItsStepsCome) {
+  constexpr BlockId kPrompts = 4, kLength = 20, kStep = 5;
+  const auto key_of = [](uint64_t id) { return BlockKey{.low = (id + 1) * 0x9E3779B97F4A7C15u}; };
+  const auto rounds_until_by_age = [&](bool in_turns) {
+    HazardPolicy policy({.capacity_blocks = 2048});
+    for (BlockId id = 0; id < 1500; ++id) {
+      policy.OnInsert(10'000 + id, {.key = key_of(1'000'000 + id)}, 1);
+    }
+    std::vector<BlockKey> keys;
+    for (BlockId id = 0; id < kPrompts * kLength; ++id) keys.push_back(key_of(id));
+    uint64_t now_us = 1;
+    const auto store = [&](BlockId prompt, BlockId first) {
+      const BlockId id = prompt * kLength + first;
+      policy.OnComing(std::span(keys).subspan(id, kStep),
+                      {.key = keys[id], .parent = first == 0 ? kBlockNone : id - 1}, 0, now_us);
+      for (BlockId i = 0; i < kStep; ++i) {
+        const BlockId parent = first + i == 0 ? kBlockNone : id + i - 1;
+        policy.OnInsert(id + i, {.key = keys[id + i], .parent = parent}, now_us);
+      }
+    };
+    const auto look_up = [&](BlockId prompt) {
+      policy.OnMissed(std::span(keys).subspan(prompt * kLength, kLength));
+    };
+    uint32_t round = 0;
+    for (; policy.MayPassBy() && round < 100; ++round, now_us += 1'000'000) {
+      for (BlockId prompt = 0; in_turns && prompt < kPrompts; ++prompt) look_up(prompt);
+      for (BlockId i = 0; i < kPrompts * kLength; i += kStep) {
+        const BlockId turn = i / kStep, step_count = kLength / kStep;
+        const BlockId prompt = in_turns ? turn % kPrompts : turn / step_count;
+        const BlockId step = in_turns ? turn / kPrompts : turn % step_count;
+        if (!in_turns && step == 0) look_up(prompt);
+        store(prompt, step * kStep);
+      }
+      for (BlockId id = kPrompts * kLength; id-- > 0;) policy.OnErase(id);
+    }
+    return round;
+  };
+  EXPECT_NEAR(rounds_until_by_age(true), rounds_until_by_age(false), 1);
+  EXPECT_LT(rounds_until_by_age(false), 100u);
+}
+
 // Of a prompt that passed by, the next turn of its chain is a return, though its tip lay far behind
 // the step that was told of; another question about the same document is none.
 TEST(HazardPolicy, WhatPassedByEndsWhereItsLookupEnded) {
