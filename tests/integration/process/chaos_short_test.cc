@@ -45,7 +45,12 @@ TEST(Chaos, DramIsWarmAfterTheDaemonWasKilled) { ExpectHolds("keeper_kills"); }
 TEST(Chaos, KilledDaemonsKeepWhatTheyPersisted) { ExpectHolds("nvme_kills"); }
 TEST(Chaos, ADaemonMayDieAtAnyStepOfItsDisks) { ExpectHolds("nvme_kill_points"); }
 TEST(Chaos, AFullDiskCostsNeitherDaemonNorDram) { ExpectHolds("disk_full"); }
-TEST(Chaos, HostilePeersDisturbNobody) { ExpectHolds("hostile_peers"); }
+TEST(Chaos, HostilePeersDisturbNobody) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer keeps what the daemon frees: its memory says nothing";
+#endif
+  ExpectHolds("hostile_peers");
+}
 TEST(Chaos, CallsThatFailCostNoByte) { ExpectHolds("faults"); }
 TEST(Chaos, ChurnIsAnsweredTrulyAndLeavesAnExactLedger) { ExpectHolds("churn_soak"); }
 TEST(Chaos, AllTroublesAtOnceAreAnsweredTruly) { ExpectHolds("troubles"); }

@@ -77,9 +77,13 @@ void AskDaemon(const DaemonAddress& address, Subject* subject) {
                                     subject->socket_path, address.timeout_ms, why);
 }
 
-// Who names a configuration and no socket asks about the daemon that it is for.
-DaemonAddress AddressOf(DaemonAddress address, const std::string& config_path) {
-  if (config_path.empty() || !address.socket_path.empty() ||
+// Who names a configuration and no socket asks about the daemon that it is for. A pipe is left to
+// who reads it for good.
+DaemonAddress AddressOf(DaemonAddress address, const std::string& config_path,
+                        const HostCalls& calls) {
+  int unused_error = 0;
+  const auto file = calls.Stat(config_path, &unused_error);
+  if (!file || !S_ISREG(file->mode) || !address.socket_path.empty() ||
       std::getenv("TERRACE_SOCKET") != nullptr) {
     return address;
   }
@@ -142,7 +146,7 @@ Subject GatherSubject(const HostFiles& files, const HostCalls& calls, const Daem
   subject.version = TERRACE_VERSION;
   subject.own = UserOfProcess(files, "self").value_or(UserFacts{.uid = getuid(), .name = "you"});
   subject.is_socket_named = !address.socket_path.empty();
-  AskDaemon(AddressOf(address, config_path), &subject);
+  AskDaemon(AddressOf(address, config_path, calls), &subject);
   DaemonCommand running;
   if (subject.stats) {
     const auto pid = subject.stats->Count("pid");
