@@ -27,6 +27,7 @@ struct KeysQuery {
   protocol::Hints hints;
   std::span<const BlockKey> keys;
   uint32_t key_count_of_request = 0;       // of all calls together; 0: not known
+  BlockKey last_key;                       // of the request, where that is an Acquire
   std::span<const uint64_t> event_hashes;  // empty, or one a key (Reserve)
 };
 

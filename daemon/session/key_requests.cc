@@ -226,6 +226,10 @@ KeysQuery KeyRequests::NextQuery(const RequestContext& context, uint32_t key_cou
   if (is_chain && first > 0) {
     frame_.body.Read(keys_offset_bytes_ + (first - 1) * sizeof(BlockKey), &parent);
   }
+  BlockKey last;
+  if (frame_.verb == Verb::kAcquire && keys_.key_count > 0) {
+    frame_.body.Read(keys_offset_bytes_ + (keys_.key_count - 1) * sizeof(BlockKey), &last);
+  }
   return {.session = context.session,
           .request_id = frame_.id,
           .group_index = group_index_,
@@ -236,6 +240,7 @@ KeysQuery KeyRequests::NextQuery(const RequestContext& context, uint32_t key_cou
           .hints = keys_.hints,
           .keys = step_keys_,
           .key_count_of_request = keys_.key_count,
+          .last_key = last,
           .event_hashes = step_events_};
 }
 

@@ -510,7 +510,11 @@ Status AcquireOperation::Hold(const KeysQuery& query) {
   answer_->is_finished = !holder.Answer() || !goes_on;
   const auto missed = query.keys.subspan(answer_->walk.walked_count - walked_before);
   CountMisses(caller, query, missed, &answer_->misses);
-  if (!domain.has_more_than_dram()) domain.dram_policy->OnMissed(missed);  // they may pass by
+  if (!domain.has_more_than_dram()) {  // they may pass by
+    const uint32_t rest_count = query.key_count_of_request -
+                                std::min(query.key_count_of_request, answer_->misses.asked_count);
+    domain.dram_policy->OnMissed(missed, {.count = rest_count, .last = query.last_key});
+  }
   caller.rooms->mover.Step();
   store.Settle(*caller.rooms);
   return Status::Ok();

@@ -148,7 +148,7 @@ void ReplayCache::Announce(std::span<const BlockId> coming, uint64_t now_us) {
 void ReplayCache::TellMissed(std::span<const BlockId> missed) {
   coming_.clear();
   for (const BlockId id : missed) coming_.push_back(KeyOf(id));
-  policy_.OnMissed(coming_);
+  policy_.OnMissed(coming_, {});
 }
 
 // Of a run that goes as one, as many as newcomers want room.

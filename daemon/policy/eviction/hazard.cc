@@ -240,7 +240,7 @@ void HazardPolicy::OnComing(std::span<const BlockKey> keys, const BlockTraits& f
   const bool has_parent = first.parent != kBlockNone && first.parent < states_.reach();
   const bool goes_on =
       has_parent && ((open_request_ != kNone && requests_[open_request_].tip == first.parent &&
-                      coming_.left_count() > 0) ||
+                      coming_.left_count() > 0 && !requests_[open_request_].is_ended) ||
                      GoOnUnder(first.parent));
   if (!goes_on) EnterRequest(first, now_us);
   const Missed missed = TakeMissed(FingerprintOf(keys.front()));
@@ -273,12 +273,12 @@ void HazardPolicy::OnComing(std::span<const BlockKey> keys, const BlockTraits& f
   for (const BlockKey& key : keys) TakeTurn(TakeGhost(FingerprintOf(key)), now_us, --behind_count);
 }
 
-void HazardPolicy::OnMissed(std::span<const BlockKey> keys) {
+void HazardPolicy::OnMissed(std::span<const BlockKey> keys, const MissedRest& rest) {
   if (keys.empty()) return;
   if (missed_.size() == kMissedMax) missed_.pop_front();
-  uint32_t behind_count = static_cast<uint32_t>(keys.size());
+  uint32_t behind_count = static_cast<uint32_t>(keys.size()) + rest.count;
   missed_.push_back({.first = FingerprintOf(keys.front()),
-                     .tip = FingerprintOf(keys.back()),
+                     .tip = FingerprintOf(rest.count == 0 ? keys.back() : rest.last),
                      .any = FingerprintOf(keys[Random() % keys.size()]),
                      .count = behind_count,
                      .watched = {},

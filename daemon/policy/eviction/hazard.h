@@ -44,7 +44,7 @@ class HazardPolicy final : public EvictionPolicy {
                 uint64_t now_us) override;
   bool MayPassBy() const override { return !IsByAge(); }
   bool PassesBy() const override;
-  void OnMissed(std::span<const BlockKey> keys) override;
+  void OnMissed(std::span<const BlockKey> keys, const MissedRest& rest) override;
   void OnTouch(std::span<const BlockId> run, const TouchContext& context) override;
   void OnExpected(std::span<const BlockId> run, uint64_t at_us, uint64_t now_us) override;
   void OnErase(BlockId id) override;

@@ -40,6 +40,12 @@ struct TouchContext {
   bool goes_on = false;
 };
 
+// Behind missed keys: how many more, and the last of those.
+struct MissedRest {
+  uint32_t count = 0;
+  BlockKey last;
+};
+
 class EvictionPolicy {
  public:
   virtual ~EvictionPolicy() = default;
@@ -57,7 +63,7 @@ class EvictionPolicy {
   virtual bool PassesBy() const { return false; }
   // A lookup has asked for these in vain, behind what it found; head first. If its engine stores
   // them, the first of them is the first that comes.
-  virtual void OnMissed(std::span<const BlockKey>) {}
+  virtual void OnMissed(std::span<const BlockKey>, const MissedRest&) {}
   // A prefix, or a part of one, was used; head first. All ids are resident.
   virtual void OnTouch(std::span<const BlockId> run, const TouchContext& context) = 0;
   // An engine expects that the blocks are asked for at that time. All ids are resident.

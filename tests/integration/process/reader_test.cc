@@ -429,7 +429,8 @@ TEST_F(Readers, AreToldAtTheirNextConnection) {
   EXPECT_EQ(writer_.Store(Keys(2)), 2u) << "it has the memory already";
   const Result<std::string> stats = writer_.client->Stats();
   ASSERT_TRUE(stats.ok());
-  for (const auto& session : nlohmann::json::parse(*stats)["sessions"]) {
+  const nlohmann::json document = nlohmann::json::parse(*stats);
+  for (const auto& session : document["sessions"]) {
     EXPECT_TRUE(session["is_hung_up"] || !session["is_reader"]) << session;
   }
   Set("domain.default.writer_uids=[" + std::to_string(geteuid()) + "]");
