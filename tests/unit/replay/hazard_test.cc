@@ -277,6 +277,36 @@ TEST(HazardPolicy, RequestsWhoseStepsComeInTurnsAreOneEach) {
   EXPECT_LT(policy.last_request(3000 * kLength).index, 100u);
 }
 
+TEST(HazardPolicy, APausedRequestKeepsItsNumberUntilItEnds) {
+  const auto key_of = [](uint64_t id) { return BlockKey{.low = (id + 1) * 0x9E3779B97F4A7C15u}; };
+  HazardPolicy policy({.capacity_blocks = 256});
+  const auto begin = [&](BlockId id, uint32_t length) {  // one block now, the rest later
+    std::vector<BlockKey> keys;
+    for (uint32_t i = 0; i < length; ++i) keys.push_back(key_of(id + i));
+    policy.OnMissed(keys, {});
+    policy.OnComing(std::span(keys).first(1), {.key = keys[0]}, 0, 1'000'000 + id);
+    policy.OnInsert(id, {.key = keys[0]}, 1'000'000 + id);
+    return policy.last_request(id).index;
+  };
+  const auto go_on = [&](BlockId id) {
+    const BlockTraits traits{.key = key_of(id), .parent = id - 1};
+    policy.OnComing(std::span(&traits.key, 1), traits, 0, 2'000'000);
+    policy.OnInsert(id, traits, 2'000'000);
+    return policy.last_request(id).index;
+  };
+  const uint32_t first = begin(0, 10);
+  const uint32_t second = begin(100, 10);
+  policy.OnErase(0);  // nothing is its own any more, and more of it may come
+  for (BlockId id = 200; id < 210; ++id) EXPECT_NE(begin(id, 1), first) << "taken twice";
+  EXPECT_EQ(go_on(101), second);
+  EXPECT_NE(begin(300, 1), second);
+  // Its engine says that it is over: what comes behind is another one's.
+  const BlockId tip = 101;
+  policy.OnTouch(std::span(&tip, 1),
+                 {.now_us = 3'000'000, .end_reason = protocol::EndReason::kEndOfTurn});
+  EXPECT_NE(go_on(102), second);
+}
+
 // What LRU would have hit is owed once, also by engines that store in turns.
 TEST(HazardPolicy, TheGuardChargesAMissOnceHoweverItsStepsCome) {
   constexpr BlockId kPrompts = 4, kLength = 20, kStep = 5;
