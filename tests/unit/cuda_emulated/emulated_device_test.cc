@@ -220,6 +220,49 @@ TEST(EmulatedDevice, ACopyThatWasQueuedWhenTheDeviceFailedIsNeverMade) {
   EXPECT_EQ(cudaStreamDestroy(native), cudaSuccess);
 }
 
+// A call that was refused for want of memory says nothing of what is under way: that goes on, and
+// whoever waits for its end (CopyLane::Drain) sees it.
+TEST(EmulatedDevice, ACallThatIsRefusedForWantOfMemoryGivesUpNothingThatIsQueued) {
+  const std::vector<std::byte> from(64, std::byte{1});
+  std::vector<std::byte> to(64, std::byte{0});
+  const CopyPiece piece{to.data(), from.data(), to.size()};
+  const Device device = OpenDevice(0);
+  const DeviceBuffer on_device =
+      std::move(DeviceBuffer::Allocate(device, DeviceMemory::kDevice, 64)).value();
+  const DeviceBuffer slot =
+      std::move(DeviceBuffer::Allocate(device, DeviceMemory::kPinned, 64)).value();
+  std::memset(slot.address(), 7, 64);
+  Event drained = std::move(Event::Create(device)).value();
+  cudaStream_t native = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&native, cudaStreamNonBlocking), cudaSuccess);
+  Stream engine = std::move(Stream::Adopt(device, native)).value();
+  std::atomic<bool> goes_on{false};
+  ASSERT_EQ(emulator::QueueKernel(1, 1, 0, native,
+                                  [&] {
+                                    while (!goes_on) std::this_thread::yield();
+                                  }),
+            cudaSuccess);
+  ASSERT_TRUE(engine.Copy(CopyDirection::kWithinHost, {&piece, 1}).ok());
+  const CopyPiece up{slot.address(), on_device.address(), 64};
+  ASSERT_TRUE(engine.Copy(CopyDirection::kToHost, {&up, 1}).ok());
+  emulator::FailDevice(0, cudaErrorMemoryAllocation);
+  EXPECT_EQ(Event::Create(device).status().code(), StatusCode::kNoSpace);
+  emulator::MendDevices();
+  // As CopyLane::Drain does it, whose caller gives up the slot then.
+  const Status recorded = drained.Record(engine);
+  EXPECT_TRUE(recorded.ok()) << recorded.what();
+  if (recorded.ok()) {
+    goes_on = true;
+    EXPECT_TRUE(drained.Await().ok());
+  }
+  std::memset(slot.address(), 9, 64);  // another block's by now
+  goes_on = true;
+  ASSERT_EQ(cudaStreamSynchronize(native), cudaSuccess);
+  EXPECT_EQ(slot.address()[0], std::byte{9}) << "written by a copy that nobody awaited";
+  EXPECT_EQ(to.front(), std::byte{1});
+  EXPECT_EQ(cudaStreamDestroy(native), cudaSuccess);
+}
+
 // --- The four edges, on streams that are late
 
 constexpr uint64_t kPages = 6;
