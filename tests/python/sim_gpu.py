@@ -89,6 +89,9 @@ class Tensor:
     def unflatten(self, dim, sizes):
         return Tensor(self.tensor.unflatten(dim, sizes), self.device)
 
+    def narrow(self, *where):
+        return Tensor(self.tensor.narrow(*where), self.device)
+
 
 class Memory:
     """How an engine writes and reads pages: by kernels on its stream."""

@@ -11,34 +11,11 @@ import torch
 import sim_gpu
 from vllm_driver import (REQUESTS, connect, drive, expect_nothing_held, make_engine, run_prompt,
                          terrace, vllm_engine, wait_for_segments)
-from vllm_engine_worker import HostMemory, Worker
+from vllm_engine_worker import CodedWorker, HostMemory, TokensFirst, Worker
 
 coded = terrace.vllm.coded
 # Values are at most 8 in magnitude; docs/CODECS.md has the bounds.
 ERRORS = {"int8": 8 / 254 * 1.01, "fp8": 8 / 16, "int4": 16.1 / 30 * 1.01}
-
-
-class CodedWorker(Worker):
-    """Its pages are (blocks, heads, tokens, keys and values) of floats, heads before tokens."""
-
-    @staticmethod
-    def make_tensor(shape):
-        return torch.zeros(shape)
-
-    def right_bytes(self, block_hash, group, layer, weights):
-        seed = self.seed_of(block_hash, group, layer, weights)
-        count = self.layers[group][layer][0].numel()
-        values = numpy.random.default_rng(list(seed)).uniform(-8, 8, count)
-        return values.astype(numpy.float32)
-
-
-class TokensFirst(CodedWorker):
-    """The same numbers with tokens before heads in memory."""
-
-    @staticmethod
-    def make_tensor(shape):
-        blocks, heads, tokens, numbers = shape
-        return torch.zeros((blocks, tokens, heads, numbers)).permute(0, 2, 1, 3)
 
 
 def memory_of(codec, kind):
@@ -144,15 +121,14 @@ def test_tokens_that_are_shared_out_are_refused_by_name():
         cache_config=types.SimpleNamespace(cache_dtype="auto"),
         parallel_config=types.SimpleNamespace(decode_context_parallel_size=2))
     caches = types.SimpleNamespace(kv_cache_groups=[])
-    assert "decode_context_parallel_size is 2" in coded.refusal_of_configuration("int8", config,
-                                                                                 caches)
-    assert coded.refusal_of_configuration(None, config, caches) is None
+    assert "decode_context_parallel_size is 2" in coded.refusal_of_codec("int8", config, caches)
+    assert coded.refusal_of_codec(None, config, caches) is None
 
 
 def test_kernels_whose_blocks_are_smaller_than_vllm_s():
     spec = types.SimpleNamespace(num_kv_heads=2, head_size=16, block_size=32)
     tensor = torch.zeros(20, 2, 16, 32)
-    pages, why = coded.pages_of("fp8", spec, [tensor, tensor[:]], "FLASHINFER", 10)
+    pages, why = coded.pages_of(coded.Asked("codec", "fp8"), spec, [tensor, tensor[:]], "FLASHINFER", 10)
     assert why == "" and pages.kernel_tokens == 16 and len(pages.layers) == 1, "shared by layers"
     assert tuple(pages.layers[0].shape) == (20, 2, 16, 2, 16)
 

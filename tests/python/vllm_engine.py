@@ -65,14 +65,14 @@ class Engine(Pauses, Drafted):
     of each KV cache group each pipeline stage has; None: one stage with `layers` of each. shards:
     tensor parallel ranks that share out the tokens of a block; a spec has one shard's. beside: the
     connector is one of a MultiConnector's, whose handshake this is; False: it has none. draft_*:
-    see Drafted."""
+    see Drafted. kv_heads: the model's, which tensor parallel ranks share out; None: 2 a rank."""
 
     def __init__(self, make_connector, random, *, socket, tp_size=1, block_count=40,
                  block_tokens=8, layers=2, page_shape=(2, 8, 16), chunk_tokens=24, running_max=6,
                  windows=(0,), stages=None, depth=1, shards=1, is_latent=False,
                  memory=HostMemory, zeroes=None, beside=None, worker=Worker, kernels=None,
                  cache_dtype="auto", publishes=False, draft_groups=(), draft_max=None,
-                 draft_method="eagle", **extra):
+                 draft_method="eagle", kv_heads=None, **extra):
         self.publishes, self.events = publishes, []  # KV events
         self.zeroes, self.to_zero = zeroes, []  # new attention blocks, "v1" or "v2": when
         stages = stages or [[layers] * len(windows)]
@@ -86,7 +86,9 @@ class Engine(Pauses, Drafted):
         self.is_state = [window == STATE for window in windows]
         self.is_chunked = [isinstance(window, Chunk) for window in windows]
         self.takes_failed = len(windows) > 1 or any(self.windows)  # requests, and no block ids
-        named = {"block_size": block_tokens // shards, "num_kv_heads": 2, "head_size": 16}
+        kv_heads = kv_heads or 2 * tp_size
+        named = {"block_size": block_tokens // shards, "head_size": 16,
+                 "num_kv_heads": max(1, kv_heads // tp_size)}
         specs = [_spec_of(window, is_latent, **named) for window in windows]
         kv_cache = types.SimpleNamespace(num_blocks=block_count, kv_cache_groups=[
             types.SimpleNamespace(kv_cache_spec=spec, layer_names=[
@@ -102,7 +104,8 @@ class Engine(Pauses, Drafted):
                                                      else _layers_of(kv_cache, kernels)),
             cache_config=types.SimpleNamespace(cache_dtype=cache_dtype,
                                                prefix_caching_hash_algo="sha256"),
-            model_config=types.SimpleNamespace(model="stand-in", hf_config=None, revision=None),
+            model_config=types.SimpleNamespace(model="stand-in", hf_config=None, revision=None,
+                                               get_total_num_kv_heads=lambda: kv_heads),
             load_config=types.SimpleNamespace(load_format="auto"),
             kv_transfer_config=types.SimpleNamespace(
                 kv_load_failure_policy="recompute",

@@ -203,3 +203,37 @@ class Worker:
         for layer, tensor in enumerate(self.layers[group]):
             right = self.right_bytes(block_hash, group, layer, weights)
             self.memory.check(tensor[block_id], right, what)
+
+
+class CodedWorker(Worker):
+    """Its pages are (blocks, heads, tokens, keys and values) of floats, heads before tokens. A
+    head's numbers follow from which of the model's heads it is, whatever ranks there are: of more
+    ranks than heads several in a row have the same."""
+
+    def __init__(self, make_connector, config, kv_cache_config, rank, *more):
+        total = config.model_config.get_total_num_kv_heads()
+        ranks = config.parallel_config.tensor_parallel_size
+        self.stage, tp_rank = divmod(rank, ranks)
+        self.first_head = tp_rank * total // ranks
+        super().__init__(make_connector, config, kv_cache_config, rank, *more)
+
+    @staticmethod
+    def make_tensor(shape):
+        return torch.zeros(shape)
+
+    def right_bytes(self, block_hash, group, layer, weights):
+        shape, found = tuple(self.layers[group][layer][0].shape), []
+        for head in range(self.first_head, self.first_head + shape[0]):
+            where = bytes([layer, self.stage, head, group])
+            seed = hashlib.sha256(block_hash + where + weights).digest()
+            found.append(numpy.random.default_rng(list(seed)).uniform(-8, 8, math.prod(shape[1:])))
+        return numpy.concatenate(found).astype(numpy.float32)
+
+
+class TokensFirst(CodedWorker):
+    """The same numbers with tokens before heads in memory."""
+
+    @staticmethod
+    def make_tensor(shape):
+        blocks, heads, tokens, numbers = shape
+        return torch.zeros((blocks, tokens, heads, numbers)).permute(0, 2, 1, 3)

@@ -49,7 +49,8 @@ class Step:
 class GroupLayout:
     """Layers of one KV cache group on one pipeline stage whose pages are alike, mostly all of them:
     everything a Space says, but the ranks. rank_count: shares of its own that there are, 1 where
-    all ranks have the same bytes; rank r has share r modulo rank_count. window_tokens: 0 if all
+    all ranks have the same bytes; rank r has share r modulo rank_count. unit_ranks: the shares are
+    units of heads, which so many ranks have in runs of them; 0: they are not. window_tokens: 0 if all
     blocks stay. is_chunked: the window is the next token's chunk, of that many tokens. is_state: a
     block has no tokens but the state after them."""
     fields: Dict[str, Any]
@@ -58,6 +59,20 @@ class GroupLayout:
     window_tokens: int = 0
     is_chunked: bool = False
     is_state: bool = False
+    unit_ranks: int = 0
+
+    def shares_of(self, rank: int) -> range:
+        """That this rank has."""
+        if self.unit_ranks == 0:
+            return range(rank % self.rank_count, rank % self.rank_count + 1)
+        first = rank * self.rank_count // self.unit_ranks
+        return range(first, first + max(1, self.rank_count // self.unit_ranks))
+
+    def is_writer(self, rank: int) -> bool:
+        """Whether it is this rank that stores them: the first one that has them."""
+        if self.unit_ranks == 0:
+            return rank < self.rank_count
+        return rank * self.rank_count % self.unit_ranks == 0
 
 
 @dataclasses.dataclass
@@ -89,10 +104,10 @@ class Layout:
                         yield stage, index, piece, rank
 
     def shares_of(self, stage: int, rank: int) -> List["Share"]:
-        """This worker's, of each piece one, in their order."""
-        return [Share(index, member, rank < piece.rank_count)
-                for member, (of_stage, index, piece, of_rank) in enumerate(self.shares())
-                if of_stage == stage and of_rank == rank % piece.rank_count]
+        """This worker's, of each piece in their order."""
+        return [Share(index, member, piece.is_writer(rank))
+                for member, (of_stage, index, piece, share) in enumerate(self.shares())
+                if of_stage == stage and share in piece.shares_of(rank)]
 
     @property
     def marker(self) -> Optional[GroupLayout]:

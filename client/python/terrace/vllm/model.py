@@ -89,14 +89,18 @@ def _interleaving(parallel: Any, shards: int) -> str:
 
 
 def _layout_name(tensor: Any, shape: Tuple[int, ...], block_count: int, backend: str) -> str:
-    """What the bytes of a page depend on besides the Space's own fields. The CPU platform packs
-    pages for the machine's instructions, as its version pleases; on GPUs a generation's kernels
-    have orders of their own."""
+    """What the bytes of a page depend on besides the Space's own fields."""
+    sizes = "x".join("B" if n == block_count else str(n) for n in shape)
+    order = "".join(str(i) for i, _ in sorted(enumerate(tensor.stride()), key=lambda s: -s[1]))
+    return f"{packing_of(tensor)}-{backend}{sizes}-{order}"
+
+
+def packing_of(tensor: Any) -> str:
+    """The CPU platform packs pages for the machine's instructions, as its version pleases; on GPUs
+    a generation's kernels have orders of their own."""
     import torch  # pylint: disable=import-outside-toplevel
     import vllm  # pylint: disable=import-outside-toplevel
 
-    sizes = "x".join("B" if n == block_count else str(n) for n in shape)
-    order = "".join(str(i) for i, _ in sorted(enumerate(tensor.stride()), key=lambda s: -s[1]))
     if tensor.device.type == "cuda":
         machine = "cuda-{}.{}".format(*torch.cuda.get_device_capability(tensor.device))
     else:
@@ -104,7 +108,7 @@ def _layout_name(tensor: Any, shape: Tuple[int, ...], block_count: int, backend:
         capability = (cpu.get_cpu_capability() if cpu else platform.machine()).replace(" ", "")
         has_tiles = getattr(getattr(torch, "cpu", None), "_is_amx_tile_supported", lambda: False)()
         machine = f"cpu-{capability}{'-AMX' if has_tiles else ''}"
-    return f"vllm-{vllm.__version__}-{machine}-{backend}{sizes}-{order}"
+    return f"vllm-{vllm.__version__}-{machine}"
 
 
 def _backend_of(config: Any, layer_name: str) -> str:

@@ -11,7 +11,7 @@ from ..client import Client
 from ..errors import TerraceError, Unavailable
 from ..group import Group
 from ..space import Space, SpaceGroup
-from . import coded, drafts, kinds
+from . import coded, drafts, heads, kinds
 from .messages import Layout
 from .settings import Settings
 
@@ -83,8 +83,8 @@ class Role:
         why = (kinds.refusal_of(self._kv_cache_config, kinds.shards_of(parallel))
                or kinds.refusal_of_states(self._kv_cache_config, self._config)
                or drafts.refusal_of(self._config)
-               or coded.refusal_of_configuration(self.settings.codec, self._config,
-                                                 self._kv_cache_config))
+               or coded.refusal_of_codec(self.settings.codec, self._config, self._kv_cache_config)
+               or heads.refusal_of(self.settings.head_units, self._config, self._kv_cache_config))
         if why is not None:
             return why
         if getattr(parallel, "prefill_context_parallel_size", 1) != 1:

@@ -16,8 +16,10 @@ class Settings:
     None: all. copy_threads: where the KV cache is host memory; 0: the step itself copies.
     reads_hbm: workers load hits from where they lie in their device's memory. tool_call_tokens: one
     of them in an answer says that it calls a tool; None: those that the tokenizer names so. codec:
-    by which blocks are stored smaller, and not exactly (coded.py); None: as they are. kv_events: of
-    the relay that tells routers (events.py); None: the daemon alone does.
+    by which blocks are stored smaller, and not exactly (coded.py); None: as they are. head_units:
+    what the model's KV heads are cut into, for instances of other numbers of ranks (heads.py);
+    None: each rank has its own share. kv_events: of the relay that tells routers (events.py); None:
+    the daemon alone does.
     """
     socket: Optional[str]
     revision: Optional[str] = None
@@ -31,6 +33,7 @@ class Settings:
     reads_hbm: bool = False
     tool_call_tokens: Optional[FrozenSet[int]] = None
     codec: Optional[str] = None
+    head_units: Any = None  # as it was given
     kv_events: Optional[Mapping[str, Any]] = None
 
     @classmethod
@@ -47,5 +50,6 @@ class Settings:
             pinned_bytes_max=None if pinned_gib is None else int(float(pinned_gib) * (1 << 30)),
             copy_threads=int(extra.get("copy_threads", 0)),
             reads_hbm=bool(extra.get("hbm", False)),
-            codec=extra.get("codec") or None, kv_events=extra.get("kv_events") or None,
+            codec=extra.get("codec") or None, head_units=extra.get("head_units"),
+            kv_events=extra.get("kv_events") or None,
             tool_call_tokens=None if tokens is None else frozenset(int(each) for each in tokens))

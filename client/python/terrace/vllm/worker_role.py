@@ -9,7 +9,7 @@ from ..errors import TerraceError, Unsupported
 from ..group import ACQUIRE_DEVICE
 from ..paged import Device, PagedCache
 from ..pages import Pages
-from . import coded, kinds, model
+from . import coded, heads, kinds, model
 from .copies import CudaEngine, HostEngine, InStep, Queued
 from .kv_memory import KvMemory
 from .messages import GroupLayout, Layout, Load, StageLayout, Step
@@ -30,7 +30,7 @@ class WorkerRole(Role):
         self.has_told_layout = False
         self._stage_layout: Optional[StageLayout] = None
         self._pages: List[Pages] = []  # of each KV cache group its pieces, as its shares are
-        self._coded: List[coded.CodedPages] = []  # in their place under a codec
+        self._coded: List[coded.CodedPages] = []  # in their place under a codec, or of units
         self._device: Optional[Device] = None  # None: the step copies
         self._engine: Any = HostEngine()
         self._lost_loads: List[Load] = []  # it was turned off: failed, and reported
@@ -61,7 +61,7 @@ class WorkerRole(Role):
         except TerraceError as error:
             self.refuse(str(error))
             return
-        if self.settings.codec is not None:
+        if self._has_numbers:
             self._stage_layout = self._read_coded(groups, kv_caches)
         else:
             self._stage_layout = self._read_opaque(groups, kv_caches)
@@ -96,26 +96,37 @@ class WorkerRole(Role):
                                kv_caches[piece.layer_names[0]], part_bytes,
                                self._kv_cache_config.num_blocks)
 
+    @property
+    def _has_numbers(self) -> bool:
+        """Pages are read as numbers, not as they lie."""
+        return self.settings.codec is not None or self.settings.head_units is not None
+
     def _read_coded(self, groups: Sequence[Any], kv_caches: Dict[str, Any]) -> StageLayout:
-        """Pages as a codec reads them. Refused by name where it cannot."""
-        codec = str(self.settings.codec)
+        """Pages as numbers, in units of heads where these are asked for. Refused by name where
+        they cannot be read so."""
+        codec, units = self.settings.codec, heads.units_of(self.settings.head_units, self._config)
+        asked = (coded.Asked("codec", codec) if codec is not None
+                 else heads.asked_by(self.settings.head_units))
         layouts: List[List[GroupLayout]] = [[] for _ in groups]
         for index, piece in [(index, piece) for index, pieces
                              in enumerate(self._cut(groups, kv_caches)) for piece in pieces]:
             layout = self._layout_of(index, piece, kv_caches, ())
             tensors = [kv_caches[name] for name in piece.layer_names]
-            pages, why = coded.pages_of(codec, piece.spec, tensors,
-                                        model.kernels_of(self._config, piece.layer_names[0]),
+            kernels = model.kernels_of(self._config, piece.layer_names[0])
+            pages, why = coded.pages_of(asked, piece.spec, tensors, kernels,
                                         self._kv_cache_config.num_blocks)
             if pages is not None:
-                layout.fields, layout.part_bytes, refusal = coded.encode(
+                if units is not None:
+                    units.cut(layout, kernels, model.packing_of(tensors[0]))
+                layout.fields, layout.part_bytes, refusal = coded.fields_of(
                     codec, layout.fields, len(pages.layers), describe(tensors[0].dtype))
                 why = refusal or ""
             if why:
                 self.refuse(why)
                 return StageLayout([], why)
             assert pages is not None
-            self._coded.append(pages)
+            self._coded += ([pages] if units is None
+                            else units.parts(layout, pages, self._place[1]))
             layouts[index].append(layout)
         return StageLayout(layouts)
 
@@ -133,7 +144,7 @@ class WorkerRole(Role):
         elif place.type != "cpu":
             raise Unsupported(f"the KV cache lies on {place}: NVIDIA GPUs and host memory are "
                               "served yet")
-        elif self.settings.copy_threads > 0 or self.settings.codec is not None:
+        elif self.settings.copy_threads > 0 or self._has_numbers:
             self._device = Device("host", workers=max(1, self.settings.copy_threads))
         if self.settings.reads_hbm and self._device is not None:
             # Which device it is shows only here: another connection, that maps its memory.
@@ -184,7 +195,7 @@ class WorkerRole(Role):
             return InStep(dict(zip(members, self._pages)))
         spaces, device = self.spaces(), self._device
         make: Dict[int, Callable[[], PagedCache]] = {}
-        if self.settings.codec is not None:
+        if self._has_numbers:
             for member, coded_pages in zip(members, self._coded):
                 make[member] = functools.partial(coded_pages.cache, device, spaces[member])
         else:
