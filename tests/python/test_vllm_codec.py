@@ -128,7 +128,8 @@ def test_tokens_that_are_shared_out_are_refused_by_name():
 def test_kernels_whose_blocks_are_smaller_than_vllm_s():
     spec = types.SimpleNamespace(num_kv_heads=2, head_size=16, block_size=32)
     tensor = torch.zeros(20, 2, 16, 32)
-    pages, why = coded.pages_of(coded.Asked("codec", "fp8"), spec, [tensor, tensor[:]], "FLASHINFER", 10)
+    asked = coded.Asked("codec", "fp8")
+    pages, why = coded.pages_of(asked, spec, [tensor, tensor[:]], "FLASHINFER", 10)
     assert why == "" and pages.kernel_tokens == 16 and len(pages.layers) == 1, "shared by layers"
     assert tuple(pages.layers[0].shape) == (20, 2, 16, 2, 16)
 

@@ -76,8 +76,7 @@ class Engine(Pauses, Drafted):
         self.publishes, self.events = publishes, []  # KV events
         self.zeroes, self.to_zero = zeroes, []  # new attention blocks, "v1" or "v2": when
         stages = stages or [[layers] * len(windows)]
-        self.random = random
-        self.depth = depth
+        self.random, self.depth = random, depth
         self.block_tokens = block_tokens
         self.chunk_tokens = chunk_tokens
         self.running_max = running_max

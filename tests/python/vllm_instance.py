@@ -1,7 +1,7 @@
 """One real vLLM on the CPU, in one process, for tests/engines: a line RESULT with what it gave,
 hit, stored and loaded. The argument is a JSON object: model, and perhaps socket, revision,
-copy_threads, codec, persist, stop_pid, dtype, adapter (a directory), metrics (then also vLLM's own
-of the connector), tier_socket (the tier form instead of the connector), stages and ranks (pipeline,
+copy_threads, codec, head_units, load_format ("dummy"), persist, stop_pid, dtype, adapter (a
+directory), metrics (then also vLLM's own of the connector), tier_socket (the tier form instead of the connector), stages and ranks (pipeline,
 and tensor parallel, a process a worker), beside (names of connectors, ours among them: all of them
 in a MultiConnector), prompts (so many long ones instead of the usual: then also what was
 delivered), plugin (the connector by its name alone, as the installed wheel says it), hints (then
@@ -254,8 +254,8 @@ def arguments_of(options):
             "socket": options["tier_socket"], "revision": "1", "timeout_ms": 10_000})
     if "socket" in options:
         extra = {"socket": options["socket"]}
-        extra.update({name: options[name] for name in ("revision", "copy_threads", "codec")
-                      if name in options})
+        extra.update({name: options[name] for name in ("revision", "copy_threads", "codec",
+                                                          "head_units") if name in options})
         if "relay" in options:
             extra["kv_events"] = {"daemon": f"ipc://{options['events']}/events",
                                   "daemon_replay": f"ipc://{options['events']}/replay"}
@@ -357,7 +357,8 @@ def main():
     from vllm import LLM, SamplingParams
 
     named = arguments_of(options)
-    llm = LLM(model=options["model"], load_format="dummy", skip_tokenizer_init=True,
+    llm = LLM(model=options["model"], load_format=options.get("load_format", "dummy"),
+              skip_tokenizer_init=True,
               enforce_eager=True, dtype=options.get("dtype", "float32"),
               max_model_len=LONG_TOKENS + 64 if {"prompts", "hints"} & set(options) else 1024,
               block_size=32, max_num_seqs=4, enable_prefix_caching=True, **named)

@@ -19,7 +19,7 @@ parallel. What it cannot serve it says in the log, once, and stays out of the wa
     role              what both have: the connection, and what turned it off
     kinds, drafts     which KV cache groups, and drafts, are served; model: what their Spaces are
     messages          what roles tell each other
-    coded             pages that a codec stores smaller
+    coded, heads      pages that a codec stores smaller, or that are stored by heads
     kv_memory         whether the caches' memory is there: sleep mode
     tier              another form: below vLLM's own CPU tier (terrace.vllm_tier)
 """

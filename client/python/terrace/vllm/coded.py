@@ -1,5 +1,5 @@
-"""KV caches of which it is known how their pages lie: those that a codec of Terrace's stores smaller
-(`codec` of the extra configuration), and those that are stored by heads (`head_units`, heads.py).
+"""KV caches of which it is known how their pages lie: that are stored smaller by a codec of
+Terrace's (`codec` of the extra configuration), or by heads (`head_units`, heads.py).
 
 A codec reads numbers, so it must be known how a page lies: a tensor of every layer whose dimensions
 are blocks, heads, tokens, and a head's keys and then its values. FlashAttention, Triton's kernels

@@ -25,23 +25,23 @@ def asked_by(unit_count: Any) -> Asked:
 
 
 class Units(NamedTuple):
-    """Of a model's KV heads, `count` units, and the tensor parallel ranks that have them."""
-    count: int
+    """What a model's KV heads are cut into, and how many tensor parallel ranks have them."""
+    unit_count: int
     kv_heads: int
     rank_count: int
 
     @property
     def head_count(self) -> int:
         """Of one unit."""
-        return self.kv_heads // self.count
+        return self.kv_heads // self.unit_count
 
     def cut(self, layout: GroupLayout, kernels: str, packing: str) -> None:
         """Makes of each rank's share these units. packing: what packed bytes depend on."""
-        layout.fields.update(kv_heads=self.head_count, tp_size=self.count)
+        layout.fields.update(kv_heads=self.head_count, tp_size=self.unit_count)
         if kernels == _PACKED:
             said = f"{layout.fields['salt']}-{kernels}-{packing}"
             layout.fields["salt"] = hashlib.sha256(said.encode()).hexdigest()[:32]
-        layout.rank_count, layout.unit_ranks = self.count, self.rank_count
+        layout.rank_count, layout.unit_ranks = self.unit_count, self.rank_count
 
     def parts(self, layout: GroupLayout, pages: CodedPages, rank: int) -> List[CodedPages]:
         """Of a rank's pages its units."""
@@ -81,11 +81,11 @@ def refusal_of(unit_count: Any, config: Any, kv_cache_config: Any) -> Optional[s
 
 def _refusal_of_heads(asked: Asked, units: Any, groups: Any) -> Optional[str]:
     heads, ranks = units.kv_heads, units.rank_count
-    if heads % units.count != 0:
+    if heads % units.unit_count != 0:
         return asked.refusal(f"the model has {heads} KV heads, which it does not divide: use a "
                              "divisor that is a multiple of every tensor_parallel_size that shall "
                              "share")
-    is_whole = units.count % ranks == 0 or (units.count == heads and ranks % heads == 0)
+    is_whole = units.unit_count % ranks == 0 or (units.unit_count == heads and ranks % heads == 0)
     if not is_whole:
         return asked.refusal(f"tensor_parallel_size is {ranks}: a rank would have a part of a "
                              f"unit; use {heads}, or another divisor of the model's {heads} KV "

@@ -49,10 +49,10 @@ class Step:
 class GroupLayout:
     """Layers of one KV cache group on one pipeline stage whose pages are alike, mostly all of them:
     everything a Space says, but the ranks. rank_count: shares of its own that there are, 1 where
-    all ranks have the same bytes; rank r has share r modulo rank_count. unit_ranks: the shares are
-    units of heads, which so many ranks have in runs of them; 0: they are not. window_tokens: 0 if all
+    all ranks have the same bytes; rank r has share r modulo rank_count. window_tokens: 0 if all
     blocks stay. is_chunked: the window is the next token's chunk, of that many tokens. is_state: a
-    block has no tokens but the state after them."""
+    block has no tokens but the state after them. unit_ranks: the shares are units of heads, which
+    so many ranks have, runs of them in order; 0: they are not."""
     fields: Dict[str, Any]
     part_bytes: Tuple[int, ...]
     rank_count: int
