@@ -86,8 +86,8 @@ class Engine(Pauses, Drafted):
         self.is_chunked = [isinstance(window, Chunk) for window in windows]
         self.takes_failed = len(windows) > 1 or any(self.windows)  # requests, and no block ids
         kv_heads = kv_heads or 2 * tp_size
-        named = {"block_size": block_tokens // shards, "head_size": 16,
-                 "num_kv_heads": max(1, kv_heads // tp_size)}
+        named = {"block_size": block_tokens // shards,
+                 "num_kv_heads": max(1, kv_heads // tp_size), "head_size": 16}
         specs = [_spec_of(window, is_latent, **named) for window in windows]
         kv_cache = types.SimpleNamespace(num_blocks=block_count, kv_cache_groups=[
             types.SimpleNamespace(kv_cache_spec=spec, layer_names=[
