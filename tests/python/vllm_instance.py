@@ -4,11 +4,11 @@ copy_threads, codec, head_units, load_format ("dummy"), persist, stop_pid, dtype
 directory), metrics (then also vLLM's own of the connector), tier_socket (the tier form instead of
 the connector), stages and ranks (pipeline, and tensor parallel, a process a worker), beside (names
 of connectors, ours among them: all of them in a MultiConnector), prompts (so many long ones instead
-of the usual: then also what was delivered), plugin (the connector by its name alone, as the installed wheel says it), hints (then
-instead what prompts of several lengths cost, and prompts that say something of their blocks),
-events, a directory where the daemon has its socket `replay`
-of KV events, relay (with events: the connector has vLLM publish what it knows of blocks; then also
-what each medium was said to have), and costs: then also the share of a step that hooks take."""
+of the usual: then also what was delivered), plugin (the connector by its name alone, as the
+installed wheel says it), hints (then instead what prompts of several lengths cost, and prompts that
+say something of their blocks), events, a directory where the daemon has its socket `replay` of KV
+events, relay (with events: the connector has vLLM publish what it knows of blocks; then also what
+each medium was said to have), and costs: then also the share of a step that hooks take."""
 import hashlib
 import json
 import os
