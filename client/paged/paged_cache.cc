@@ -163,15 +163,20 @@ CopierOptions OptionsByRule(const Device& device, const PagedNest& nest,
                             const std::optional<SpaceCodec>& codec, bool is_host,
                             const std::shared_ptr<HostPins>& pins) {
   CopierOptions options = PlanByRule(nest, is_host).Apply({});
-  uint64_t layer_bytes = SlotLayers::Of(nest).SpanBytesMax();
+  const SlotLayers raw = SlotLayers::Of(nest);
+  uint64_t layer_bytes = raw.SpanBytesMax();
+  // What a launch fills at most: a rank that has many small Spaces has a ring of each.
+  uint64_t full_bytes = kPagedPagesMax * raw.slot_bytes;
   if (codec) {
     if (options.store_path == TransferPath::kDirect) options.store_path = TransferPath::kStaged;
     if (options.load_path == TransferPath::kDirect) options.load_path = TransferPath::kStaged;
     if (is_host) options.stage_bytes = kHostRawBytes;
-    layer_bytes = std::max(layer_bytes, SlotLayers::Of(*codec).SpanBytesMax());
+    const SlotLayers coded = SlotLayers::Of(*codec);
+    layer_bytes = std::max(layer_bytes, coded.SpanBytesMax());
+    full_bytes = std::max(full_bytes, kPagedPagesMax * coded.slot_bytes);
   }
-  options.stage_bytes = std::max(options.stage_bytes, layer_bytes);
-  options.bounce_bytes = std::max(options.bounce_bytes, layer_bytes);
+  options.stage_bytes = std::max(std::min(options.stage_bytes, full_bytes), layer_bytes);
+  options.bounce_bytes = std::max(std::min(options.bounce_bytes, full_bytes), layer_bytes);
   if (is_host) return options;
   // Where no slot is registered all pass through the copier's own memory, and nothing of a copy is
   // made by the thread that asks for it. The device outlives the copier: it is not owned.
