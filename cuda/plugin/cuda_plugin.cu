@@ -317,8 +317,12 @@ DeviceStatus RecordEvent(EventHandle* event, StreamHandle* stream) {
   if (scope.status().code != 0) return Settled(device, scope.status());
   const DeviceStatus refused = RefuseCaptured(*AsCuda(stream));
   if (refused.code != 0) return Settled(device, refused);
-  return Settled(device,
-                 FromRuntime(cudaEventRecord(AsCuda(event)->event, AsCuda(stream)->stream)));
+  const DeviceStatus recorded =
+      FromRuntime(cudaEventRecord(AsCuda(event)->event, AsCuda(stream)->stream));
+  const DeviceStatus status = Settled(device, recorded);
+  // Nobody awaits an event that was refused: what is before it has to be over.
+  if (recorded.code == 0 && status.code != 0) cudaEventSynchronize(AsCuda(event)->event);
+  return status;
 }
 
 DeviceStatus WaitEvent(StreamHandle* stream, EventHandle* event, StreamEdge /*edge*/) {

@@ -175,9 +175,9 @@ def cases():
         yield case(f"idle, minute {minute}", IDLE, 1, minute, [])
     for alert, series in FAULTS.items():
         yield case(alert, {**HEALTHY, **series}, 1, 2 * HOUR - 1, [alert])
-    seldom = {of_host("terrace_turns_over_limit_total"): rising(60),
+    seldom = {of_host("terrace_turns_over_limit_total"): rising(200),
               of_host("terrace_turn_seconds_count"): rising(200),
-              of_host("terrace_turn_seconds_sum"): rising(12)}  # a fifth of a second each
+              of_host("terrace_turn_seconds_sum"): rising(2)}  # 10 ms each, three a second
     yield case("turns that are few and long", {**HEALTHY, **seldom}, 1, 2 * HOUR - 1,
                ["TerraceSlowTurns"])
     for condition in CONDITIONS:

@@ -127,10 +127,10 @@ class PrefillCost:
         return self._corrections[tokens]
 
     def ns_per_token(self, first: int, last: int, end: int) -> int:
-        """The same, per token of [first, last); 0 while nothing is known."""
-        if last <= first:
+        """The same, per token of [first, last); 0 while nothing is known, and then alone."""
+        if last <= first or self.coefficients is None:
             return 0
-        return min(_NS_MAX, round(self.seconds(first, last, end) / (last - first) * 1e9))
+        return min(_NS_MAX, 1 + int(self.seconds(first, last, end) / (last - first) * 1e9))
 
 
 _TERMS = ((1,), (0, 1), (1, 2), (0, 1, 2))  # what a fit may consist of

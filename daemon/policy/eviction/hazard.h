@@ -10,7 +10,8 @@
 // a touch that tells why it ended ends it. Of one whose newcomers are told of before they come all
 // are known when the first of them is compared with what would go for it.
 //
-// LIMITS: 16 bytes a block, 48 a live request, kSamplesMax observations of about 100 bytes.
+// LIMITS: 16 bytes a block, 48 a live request, kSamplesMax observations of about 100 bytes, 64 late
+// lookups of at most 6 KiB, 64 paused requests.
 #pragma once
 
 #include <array>
