@@ -181,6 +181,38 @@ TEST(EmulatedDevice, AFailedDevicesEventWaitsForTheCpuThatStillCopies) {
   emulator::MendDevices();
 }
 
+// A stream of an engine's whose first kernel runs until it is told to end: what comes behind waits.
+class HeldStream {
+ public:
+  explicit HeldStream(const Device& device) : stream_(Adopt(device, &native_)) {
+    EXPECT_EQ(emulator::QueueKernel(1, 1, 0, native_,
+                                    [this] {
+                                      while (!goes_on_) std::this_thread::yield();
+                                    }),
+              cudaSuccess);
+  }
+  ~HeldStream() {
+    GoOn();
+    EXPECT_EQ(cudaStreamDestroy(native_), cudaSuccess);
+  }
+  HeldStream(const HeldStream&) = delete;
+  HeldStream& operator=(const HeldStream&) = delete;
+
+  Stream& stream() { return stream_; }
+  void GoOn() { goes_on_ = true; }
+  cudaError_t Finish() { return cudaStreamSynchronize(native_); }
+
+ private:
+  static Stream Adopt(const Device& device, cudaStream_t* native) {
+    EXPECT_EQ(cudaStreamCreateWithFlags(native, cudaStreamNonBlocking), cudaSuccess);
+    return std::move(Stream::Adopt(device, *native)).value();
+  }
+
+  std::atomic<bool> goes_on_{false};
+  cudaStream_t native_ = nullptr;
+  Stream stream_;
+};
+
 // … nor come back to it: one that was queued then is given up, whatever becomes of the device, and
 // no event of that handle says any more that something was done.
 TEST(EmulatedDevice, ACopyThatWasQueuedWhenTheDeviceFailedIsNeverMade) {
@@ -190,23 +222,16 @@ TEST(EmulatedDevice, ACopyThatWasQueuedWhenTheDeviceFailedIsNeverMade) {
   const Device device = OpenDevice(0);
   Stream stream = std::move(Stream::Create(device, StreamPriority::kLoad)).value();
   Event event = std::move(Event::Create(device)).value();
-  cudaStream_t native = nullptr;
-  ASSERT_EQ(cudaStreamCreateWithFlags(&native, cudaStreamNonBlocking), cudaSuccess);
-  Stream engine = std::move(Stream::Adopt(device, native)).value();
-  std::atomic<bool> goes_on{false};
-  ASSERT_EQ(emulator::QueueKernel(1, 1, 0, native,
-                                  [&] {
-                                    while (!goes_on) std::this_thread::yield();
-                                  }),
-            cudaSuccess);
+  HeldStream held(device);
+  Stream& engine = held.stream();
   ASSERT_TRUE(engine.Copy(CopyDirection::kWithinHost, {&piece, 1}).ok());
   ASSERT_TRUE(event.Record(engine).ok());
   EXPECT_EQ(event.Query().code(), StatusCode::kBusy);
   emulator::FailDevice(0, cudaErrorIllegalAddress);
   EXPECT_EQ(event.Await().code(), StatusCode::kIo);
   emulator::MendDevices();
-  goes_on = true;
-  ASSERT_EQ(cudaStreamSynchronize(native), cudaSuccess);
+  held.GoOn();
+  ASSERT_EQ(held.Finish(), cudaSuccess);
   EXPECT_EQ(to.front(), std::byte{0}) << "copied into memory that its owner may have freed";
   EXPECT_EQ(event.Query().code(), StatusCode::kIo);
   EXPECT_FALSE(event.Record(stream).ok());
@@ -217,7 +242,6 @@ TEST(EmulatedDevice, ACopyThatWasQueuedWhenTheDeviceFailedIsNeverMade) {
   ASSERT_TRUE(done.Record(other).ok());
   EXPECT_TRUE(done.Await().ok());
   EXPECT_EQ(to.front(), std::byte{1});
-  EXPECT_EQ(cudaStreamDestroy(native), cudaSuccess);
 }
 
 // A call that was refused for want of memory says nothing of what is under way: that goes on, and
@@ -233,15 +257,8 @@ TEST(EmulatedDevice, ACallThatIsRefusedForWantOfMemoryGivesUpNothingThatIsQueued
       std::move(DeviceBuffer::Allocate(device, DeviceMemory::kPinned, 64)).value();
   std::memset(slot.address(), 7, 64);
   Event drained = std::move(Event::Create(device)).value();
-  cudaStream_t native = nullptr;
-  ASSERT_EQ(cudaStreamCreateWithFlags(&native, cudaStreamNonBlocking), cudaSuccess);
-  Stream engine = std::move(Stream::Adopt(device, native)).value();
-  std::atomic<bool> goes_on{false};
-  ASSERT_EQ(emulator::QueueKernel(1, 1, 0, native,
-                                  [&] {
-                                    while (!goes_on) std::this_thread::yield();
-                                  }),
-            cudaSuccess);
+  HeldStream held(device);
+  Stream& engine = held.stream();
   ASSERT_TRUE(engine.Copy(CopyDirection::kWithinHost, {&piece, 1}).ok());
   const CopyPiece up{slot.address(), on_device.address(), 64};
   ASSERT_TRUE(engine.Copy(CopyDirection::kToHost, {&up, 1}).ok());
@@ -252,15 +269,14 @@ TEST(EmulatedDevice, ACallThatIsRefusedForWantOfMemoryGivesUpNothingThatIsQueued
   const Status recorded = drained.Record(engine);
   EXPECT_TRUE(recorded.ok()) << recorded.what();
   if (recorded.ok()) {
-    goes_on = true;
+    held.GoOn();
     EXPECT_TRUE(drained.Await().ok());
   }
   std::memset(slot.address(), 9, 64);  // another block's by now
-  goes_on = true;
-  ASSERT_EQ(cudaStreamSynchronize(native), cudaSuccess);
+  held.GoOn();
+  ASSERT_EQ(held.Finish(), cudaSuccess);
   EXPECT_EQ(slot.address()[0], std::byte{9}) << "written by a copy that nobody awaited";
   EXPECT_EQ(to.front(), std::byte{1});
-  EXPECT_EQ(cudaStreamDestroy(native), cudaSuccess);
 }
 
 // --- The four edges, on streams that are late

@@ -17,6 +17,8 @@
 namespace terrace::tools {
 namespace {
 
+BlockKey KeyOf(uint64_t id) { return {.low = (id + 1) * 0x9E3779B97F4A7C15u}; }
+
 uint64_t Replay(const DenseTrace& trace, uint32_t capacity_blocks, EvictionPolicy& policy) {
   ReplayCache cache(trace, {.capacity_blocks = capacity_blocks}, policy);
   uint64_t hit_count = 0;
@@ -76,8 +78,7 @@ TEST(HazardPolicy, LowerPriorityLeavesFirst) {
 // `path` comes in, as one request.
 void Insert(HazardPolicy* policy, std::span<const BlockId> path, BlockId parent, uint64_t now_us) {
   for (const BlockId id : path) {
-    policy->OnInsert(id, {.key = {.low = (id + 1) * 0x9E3779B97F4A7C15u}, .parent = parent},
-                     now_us);
+    policy->OnInsert(id, {.key = KeyOf(id), .parent = parent}, now_us);
     parent = id;
   }
   policy->OnCandidate(path.back());
@@ -166,8 +167,7 @@ TEST(HazardPolicy, WhatRanksBelowAllThatIsThereNeedNotCome) {
 
 TEST(HazardPolicy, WhatPassedByBeforeItCameIsKnownWhenItReturns) {
   HazardPolicy policy({.capacity_blocks = 32});
-  const auto key_of = [](BlockId id) { return BlockKey{.low = (id + 1) * 0x9E3779B97F4A7C15u}; };
-  const std::vector<BlockKey> keys = {key_of(0), key_of(1), key_of(2)};
+  const std::vector<BlockKey> keys = {KeyOf(0), KeyOf(1), KeyOf(2)};
   policy.OnComing(keys, {.key = keys[0]}, 0, 0);
   policy.OnInsert(0, {.key = keys[0]}, 0);  // and no more
   policy.OnCandidate(0);
@@ -184,7 +184,7 @@ TEST(HazardPolicy, WhatPassedByBeforeItCameIsKnownWhenItReturns) {
 TEST(HazardPolicy, WhatIsToldOfInPartsIsCountedOnce) {
   HazardPolicy whole({.capacity_blocks = 32}), parts({.capacity_blocks = 32});
   std::vector<BlockKey> keys;
-  for (BlockId id = 0; id < 7; ++id) keys.push_back({.low = (id + 1) * 0x9E3779B97F4A7C15u});
+  for (BlockId id = 0; id < 7; ++id) keys.push_back(KeyOf(id));
   whole.OnComing(keys, {.key = keys[0]}, 0, 1);
   parts.OnComing(std::span(keys).first(4), {.key = keys[0]}, 3, 1);
   for (BlockId id = 0; id < 7; ++id) {
@@ -201,11 +201,10 @@ TEST(HazardPolicy, WhatIsToldOfInPartsIsCountedOnce) {
 
 // Prompts of which an engine stores a little at a time, and whose rest it keeps to itself.
 TEST(HazardPolicy, WhatIsBehindThoseThatPassByCountsForTheGuard) {
-  const auto key_of = [](uint64_t id) { return BlockKey{.low = (id + 1) * 0x9E3779B97F4A7C15u}; };
   const auto rounds_until_by_age = [&](bool is_told, bool is_stored) {
     HazardPolicy policy({.capacity_blocks = 64});
     std::vector<BlockKey> keys;
-    for (uint64_t id = 0; id < 40; ++id) keys.push_back(key_of(id));
+    for (uint64_t id = 0; id < 40; ++id) keys.push_back(KeyOf(id));
     uint32_t round = 0;
     for (; policy.MayPassBy() && round < 200; ++round) {
       const uint64_t now_us = round * 1'000'000;
@@ -220,10 +219,9 @@ TEST(HazardPolicy, WhatIsBehindThoseThatPassByCountsForTheGuard) {
 
 // An engine tells of its first step, and its lookup has told of all: that is what is known of it.
 TEST(HazardPolicy, ARequestIsAsLongAsWhatItsLookupMissed) {
-  const auto key_of = [](uint64_t id) { return BlockKey{.low = (id + 1) * 0x9E3779B97F4A7C15u}; };
   HazardPolicy whole({.capacity_blocks = 256}), steps({.capacity_blocks = 256});
   std::vector<BlockKey> keys;
-  for (uint64_t id = 0; id < 100; ++id) keys.push_back(key_of(id));
+  for (uint64_t id = 0; id < 100; ++id) keys.push_back(KeyOf(id));
   whole.OnComing(keys, {.key = keys[0]}, 0, 1);
   steps.OnMissed(keys, {});
   for (BlockId id = 0; id < 100; ++id) {
@@ -240,11 +238,10 @@ TEST(HazardPolicy, ARequestIsAsLongAsWhatItsLookupMissed) {
 // Several engines store in turns, a step each.
 TEST(HazardPolicy, RequestsWhoseStepsComeInTurnsAreOneEach) {
   constexpr BlockId kLength = 40, kStep = 4;
-  const auto key_of = [](uint64_t id) { return BlockKey{.low = (id + 1) * 0x9E3779B97F4A7C15u}; };
   HazardPolicy policy({.capacity_blocks = 1024});
   const auto keys_of = [&](BlockId prompt) {
     std::vector<BlockKey> keys;
-    for (BlockId id = 0; id < kLength; ++id) keys.push_back(key_of(prompt * kLength + id));
+    for (BlockId id = 0; id < kLength; ++id) keys.push_back(KeyOf(prompt * kLength + id));
     return keys;
   };
   const auto step = [&](BlockId prompt, BlockId first, uint64_t now_us) {
@@ -278,18 +275,17 @@ TEST(HazardPolicy, RequestsWhoseStepsComeInTurnsAreOneEach) {
 }
 
 TEST(HazardPolicy, APausedRequestKeepsItsNumberUntilItEnds) {
-  const auto key_of = [](uint64_t id) { return BlockKey{.low = (id + 1) * 0x9E3779B97F4A7C15u}; };
   HazardPolicy policy({.capacity_blocks = 256});
   const auto begin = [&](BlockId id, uint32_t length) {  // one block now, the rest later
     std::vector<BlockKey> keys;
-    for (uint32_t i = 0; i < length; ++i) keys.push_back(key_of(id + i));
+    for (uint32_t i = 0; i < length; ++i) keys.push_back(KeyOf(id + i));
     policy.OnMissed(keys, {});
     policy.OnComing(std::span(keys).first(1), {.key = keys[0]}, 0, 1'000'000 + id);
     policy.OnInsert(id, {.key = keys[0]}, 1'000'000 + id);
     return policy.last_request(id).index;
   };
   const auto go_on = [&](BlockId id) {
-    const BlockTraits traits{.key = key_of(id), .parent = id - 1};
+    const BlockTraits traits{.key = KeyOf(id), .parent = id - 1};
     policy.OnComing(std::span(&traits.key, 1), traits, 0, 2'000'000);
     policy.OnInsert(id, traits, 2'000'000);
     return policy.last_request(id).index;
@@ -310,14 +306,13 @@ TEST(HazardPolicy, APausedRequestKeepsItsNumberUntilItEnds) {
 // What LRU would have hit is owed once, also by engines that store in turns.
 TEST(HazardPolicy, TheGuardChargesAMissOnceHoweverItsStepsCome) {
   constexpr BlockId kPrompts = 4, kLength = 20, kStep = 5;
-  const auto key_of = [](uint64_t id) { return BlockKey{.low = (id + 1) * 0x9E3779B97F4A7C15u}; };
   const auto rounds_until_by_age = [&](bool in_turns) {
     HazardPolicy policy({.capacity_blocks = 2048});
     for (BlockId id = 0; id < 1500; ++id) {
-      policy.OnInsert(10'000 + id, {.key = key_of(1'000'000 + id)}, 1);
+      policy.OnInsert(10'000 + id, {.key = KeyOf(1'000'000 + id)}, 1);
     }
     std::vector<BlockKey> keys;
-    for (BlockId id = 0; id < kPrompts * kLength; ++id) keys.push_back(key_of(id));
+    for (BlockId id = 0; id < kPrompts * kLength; ++id) keys.push_back(KeyOf(id));
     uint64_t now_us = 1;
     const auto store = [&](BlockId prompt, BlockId first) {
       const BlockId id = prompt * kLength + first;
@@ -352,11 +347,10 @@ TEST(HazardPolicy, TheGuardChargesAMissOnceHoweverItsStepsCome) {
 // Of a prompt that passed by, the next turn of its chain is a return, though its tip lay far behind
 // the step that was told of; another question about the same document is none.
 TEST(HazardPolicy, WhatPassedByEndsWhereItsLookupEnded) {
-  const auto key_of = [](uint64_t id) { return BlockKey{.low = (id + 1) * 0x9E3779B97F4A7C15u}; };
   const auto prompt_of = [&](uint64_t question, uint64_t length) {
     std::vector<BlockKey> keys;
-    for (uint64_t id = 0; id < 30; ++id) keys.push_back(key_of(id));  // the document
-    while (keys.size() < length) keys.push_back(key_of(1000 * question + keys.size()));
+    for (uint64_t id = 0; id < 30; ++id) keys.push_back(KeyOf(id));  // the document
+    while (keys.size() < length) keys.push_back(KeyOf(1000 * question + keys.size()));
     return keys;
   };
   const auto is_return = [&](const std::vector<BlockKey>& next, size_t told_max) {
