@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 
-from eta_error import ROOT, Rig
+from eta_error import BLOCK_BYTES, ROOT, Rig
 
 LENGTHS = (8, 32, 96)  # blocks
 TIMES = (0.3, 0.7, 0.9, 1.1, 1.5, 4.0)  # computing ÷ loading
@@ -93,15 +93,18 @@ def measure(build, speed, repeats):
              for number in range(repeats)]
     random.Random(1).shuffle(cells)
     with tempfile.TemporaryDirectory(prefix="load-") as directory:
-        rig = Rig(build, directory, speed)
+        rig = Rig(build, directory, is_slowed=speed is not None)
         try:
             teachers = [rig.store(length) for length in LENGTHS]
             pairs = [tuple(rig.store(length) for _ in range(3)) for length, _, _ in cells]
             rig.flood()
+            rig.drive.set(speed or 0)
+            began = time.monotonic()
             for keys in teachers:
                 load_s(rig, keys, len(keys))
-            return [(*one, *cell(rig, pair, one[1], one[2]))
-                    for one, pair in zip(cells, pairs)]
+            rate = sum(LENGTHS) * BLOCK_BYTES / 1e6 / (time.monotonic() - began)
+            return rate, [(*one, *cell(rig, pair, one[1], one[2]))
+                          for one, pair in zip(cells, pairs)]
         finally:
             rig.end()
 
@@ -117,9 +120,9 @@ def main():
     sys.path[:0] = [str(ROOT / "client/python"), str(ROOT / "tests/python")]
     import vllm_driver  # noqa: F401  pylint: disable=unused-import,import-outside-toplevel
     for text in arguments.speeds.split(","):
-        found = measure(build, None if text == "full" else int(text), arguments.repeats)
-        print(f"drive {text}: blocks, then answer / min(load, compute) (share loaded) where "
-              "computing takes so many times as long")
+        rate, found = measure(build, None if text == "full" else int(text), arguments.repeats)
+        print(f"drive {text} (read at {rate:.0f} MB/s): blocks, then answer / min(load, compute) "
+              "(share loaded) where computing takes so many times as long")
         print("        " + "".join(f"{times:>14}" for times in TIMES))
         for length in LENGTHS:
             line = ""
