@@ -1,0 +1,337 @@
+#!/usr/bin/env python3
+"""What Terrace costs a real vLLM whose prompts nobody has stored, and what it leaves of the time to
+the first token of one that somebody has, each against the best there can be, in one run.
+
+usage: tests/long/engine_paths.py [--venv DIR] [--build DIR] [--rounds 15] [--repeats 5]
+           [--lengths 1024,2048,4096] [--speeds dram,400,200] [--copy-threads 0]
+
+Two instances of vLLM on the CPU, one alone and one with Terrace, take turns; DIR is what
+`tests/engines --install` makes. vLLM's own offloading connector and LMCache do not start on a CPU
+build (tools/bench-engines says their reasons).
+  * Miss: rounds of several prompts at once that nobody has stored, the same to both instances: one,
+    the other twice, and the one again. Counted is the median of (seconds alone ÷ seconds with
+    Terrace), which is the ratio of throughputs: at least 0.99. Storing is part of it. And, as the
+    floor, the first half of each round ÷ its second half.
+  * Hit: each prompt was computed and stored before, and vLLM's own cache has been emptied. Ideal is
+    what the instance alone takes for it with all of it in its own cache, which is the last chunk,
+    and what its bytes take from the tier: copied from shared memory by one thread, and from a drive
+    at the speed that it is held to. Counted by length and tier is the median of first token ÷
+    ideal: at most 1.15.
+"""
+import argparse
+import ctypes
+import json
+import mmap
+import os
+import pathlib
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MISS_MIN, HIT_MAX = 0.99, 1.15
+MISS_PROMPTS, MISS_TOKENS, MISS_ANSWER = 4, 512, 16
+MODEL = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 1024,
+         "intermediate_size": 2816, "num_hidden_layers": 8, "num_attention_heads": 16,
+         "num_key_value_heads": 4, "head_dim": 64, "vocab_size": 512,
+         "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+         "torch_dtype": "float32", "tie_word_embeddings": False, "hidden_act": "silu"}
+MEMORY = ('[daemon]\ndram_bytes = "2GiB"\nsegment_bytes = "64MiB"\n[nvme]\nio = "threads"\n'
+          'capacity_bytes = "4GiB"\n')
+REST_S = 0.3  # an idle instance's threads spin as long
+BLOCK_TOKENS = 32
+
+
+# ---- an instance: a process that reads its work, a line of JSON each, and answers with one ----
+
+
+def measured_copy_s(byte_count):
+    """One thread's memcpy, from memory shared as the daemon's is into an engine's."""
+    file = os.memfd_create("floor")
+    os.ftruncate(file, byte_count)
+    shared, own = mmap.mmap(file, byte_count), mmap.mmap(-1, byte_count)
+    os.close(file)
+    from_, to = (ctypes.addressof(ctypes.c_char.from_buffer(each)) for each in (shared, own))
+    found = []
+    for value in range(5):
+        ctypes.memset(from_, value, byte_count)
+        ctypes.memset(to, value, byte_count)
+        began = time.monotonic()
+        ctypes.memmove(to, from_, byte_count)
+        found.append(time.monotonic() - began)
+    return statistics.median(found)
+
+
+class Instance:
+    """A vLLM, its engine in a process of its own as vLLM has it."""
+
+    def __init__(self, options):
+        from vllm import LLM
+        import vllm_instance
+
+        named = vllm_instance.arguments_of(options)
+        self.llm = LLM(model=options["model"], load_format="dummy", skip_tokenizer_init=True,
+                       enforce_eager=True, dtype="float32", max_model_len=8192, max_num_seqs=4,
+                       block_size=BLOCK_TOKENS, enable_prefix_caching=True, **named)
+
+    def generate(self, prompts, answer_tokens):
+        """Seconds, and how many tokens of the prompts were cached anywhere."""
+        from vllm import SamplingParams
+
+        sampling = SamplingParams(max_tokens=answer_tokens, temperature=0, detokenize=False,
+                                  ignore_eos=True)
+        began = time.monotonic()
+        outputs = self.llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], sampling,
+                                    use_tqdm=False)
+        return time.monotonic() - began, sum(output.num_cached_tokens for output in outputs)
+
+    def empty_own_cache(self):
+        """What is stored is still held for a while."""
+        deadline = time.monotonic() + 30
+        while not self.llm.reset_prefix_cache():
+            if time.monotonic() > deadline:
+                raise RuntimeError("vLLM's own cache was not emptied")
+            self.generate([[4, 5, 6]], 1)
+
+
+def serve(options):
+    sys.path.insert(0, str(ROOT / "tests" / "python"))
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    instance = Instance(options)
+    print(json.dumps({}), file=answers, flush=True)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        answer = {}
+        if "generate" in asked:
+            answer["seconds"], answer["cached"] = instance.generate(asked["generate"],
+                                                                     asked["answer"])
+        if "empty" in asked:
+            instance.empty_own_cache()
+        if "copy" in asked:
+            answer["seconds"] = measured_copy_s(asked["copy"])
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+# ---- who asks them ----
+
+
+class Asked:
+    """An instance in a process of its own."""
+
+    def __init__(self, arguments, directory, name, options):
+        self.log = open(f"{directory}/{name}.log", "wb")  # pylint: disable=consider-using-with
+        environment = {**os.environ, "PYTHONHASHSEED": "0", "VLLM_CPU_KVCACHE_SPACE": "3",
+                       "VLLM_CPU_OMP_THREADS_BIND": f"0-{os.cpu_count() - 1}",
+                       "VLLM_LOGGING_LEVEL": "WARNING",
+                       "PYTHONPATH": str(ROOT / "client" / "python"),
+                       "PYTHONDONTWRITEBYTECODE": "1",
+                       "TERRACE_LIBRARY": str(arguments.build / "client" / "libterrace.so")}
+        self.process = subprocess.Popen(  # pylint: disable=consider-using-with
+            [arguments.venv / "bin" / "python", __file__, "--serve",
+             json.dumps({"model": f"{directory}/model", **options})],
+            env=environment, cwd=directory, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=self.log, text=True)
+        self.name, self.path = name, self.log.name
+        self.answer()
+
+    def answer(self):
+        line = self.process.stdout.readline()
+        if not line:
+            tail = pathlib.Path(self.path).read_text(errors="replace")[-3000:]
+            sys.exit(f"the instance {self.name} ended with {self.process.wait()}:\n{tail}")
+        return json.loads(line)
+
+    def ask(self, **asked):
+        self.process.stdin.write(json.dumps(asked) + "\n")
+        self.process.stdin.flush()
+        answer = self.answer()
+        time.sleep(REST_S)
+        return answer
+
+    def generate(self, prompts, answer_tokens=1):
+        return self.ask(generate=prompts, answer=answer_tokens)
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.wait()
+        self.log.close()
+
+
+class Daemon:
+    """A terraced above a drive whose speed can be set."""
+
+    def __init__(self, build, directory):
+        import slow_drive
+
+        self.drive = slow_drive.SlowDrive(directory)
+        self.program, self.socket = build / "daemon" / "terraced", f"{directory}/t.sock"
+        self.config = pathlib.Path(directory) / "t.toml"
+        self.config.write_text(MEMORY + f'paths = ["{directory}/nvme"]\n')
+        self.log = open(f"{directory}/daemon.log", "wb")  # pylint: disable=consider-using-with
+        self.start()
+
+    def start(self):
+        self.process = subprocess.Popen(  # pylint: disable=consider-using-with
+            [self.program, "--config", self.config, "--socket", self.socket], stderr=self.log,
+            env=self.drive.environment)
+
+    def restart(self):
+        """DRAM is empty then, and the drive is not."""
+        time.sleep(2.0)  # what was stored is written
+        self.end()
+        self.start()
+
+    def block_count(self):
+        import terrace
+
+        with terrace.Client(self.socket, default_timeout_s=10.0) as client:
+            client.wait_connected(10.0)
+            return client.stats()["domain"]["block_count"]
+
+    def end(self):
+        self.process.terminate()
+        self.process.wait()
+
+
+def prompt_of(chance, token_count):
+    return [chance.randrange(500) for _ in range(token_count)]
+
+
+def settle(daemon, ours):
+    """Until a step or two have stored nothing more."""
+    before = -1
+    while daemon.block_count() != before:
+        before = daemon.block_count()
+        for _ in range(2):
+            ours.generate([[4, 5, 6]])
+
+
+def measure_miss(daemon, alone, ours, rounds, chance):
+    """(seconds alone ÷ seconds with Terrace) and (first ÷ second half) of each round."""
+    ratios, floors = [], []
+    for number in range(rounds + 1):
+        order = [alone, ours, ours, alone] if number % 2 else [ours, alone, alone, ours]
+        took = {"alone": 0.0, "terrace": 0.0}
+        seconds = []
+        for turn, instance in enumerate(order):
+            if turn % 2 == 0:
+                prompts = [prompt_of(chance, MISS_TOKENS) for _ in range(MISS_PROMPTS)]
+            answer = instance.generate(prompts, MISS_ANSWER)
+            if answer["cached"]:
+                sys.exit(f"of prompts that nobody has stored {answer['cached']} tokens were found")
+            took[instance.name] += answer["seconds"]
+            seconds.append(answer["seconds"])
+        settle(daemon, ours)
+        if number == 0:
+            continue  # it warms up
+        ratios.append(took["alone"] / took["terrace"])
+        floors.append((seconds[0] + seconds[1]) / (seconds[2] + seconds[3]))
+    return ratios, floors
+
+
+def usable_tokens(length):
+    """Of a prompt that is stored: whole blocks, and at least one token is computed."""
+    return (length - 1) // BLOCK_TOKENS * BLOCK_TOKENS
+
+
+def measure_hit(alone, ours, prompts, bytes_per_s):
+    """(first token, ideal) of each, in seconds."""
+    found = []
+    for prompt in prompts:
+        own = [alone.generate([prompt]) for _ in range(3)]
+        ours.ask(empty=True)
+        got = ours.generate([prompt])
+        wanted = usable_tokens(len(prompt))
+        if got["cached"] != wanted or any(each["cached"] != wanted for each in own):
+            sys.exit(f"of {len(prompt)} tokens {got} and {own} were cached, not {wanted}")
+        ideal_s = statistics.median(each["seconds"] for each in own) + bytes_per_s(wanted)
+        found.append((got["seconds"], ideal_s))
+    return found
+
+
+def token_bytes():
+    return 2 * 4 * MODEL["num_hidden_layers"] * MODEL["num_key_value_heads"] * MODEL["head_dim"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    parser.add_argument("--venv", type=pathlib.Path, default=ROOT / "build" / "engines")
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--lengths", default="1024,2048,4096")
+    parser.add_argument("--speeds", default="dram,400,200",
+                        help="dram, or MB/s of a drive; empty: misses alone")
+    parser.add_argument("--copy-threads", type=int, default=0)
+    arguments = parser.parse_args()
+    if arguments.serve:
+        return serve(json.loads(arguments.serve))
+    arguments.build, arguments.venv = arguments.build.resolve(), arguments.venv.resolve()
+    if not (arguments.venv / "bin" / "python").exists():
+        sys.exit(f"{arguments.venv} is not there: run tests/engines --install")
+    os.environ["TERRACE_LIBRARY"] = str(arguments.build / "client" / "libterrace.so")
+    sys.path.insert(0, str(ROOT / "client" / "python"))
+    with tempfile.TemporaryDirectory(prefix="paths-") as directory:
+        os.mkdir(f"{directory}/model")
+        pathlib.Path(f"{directory}/model/config.json").write_text(json.dumps(MODEL))
+        daemon = Daemon(arguments.build, directory)
+        instances = []
+        try:
+            instances += [Asked(arguments, directory, "alone", {})]
+            instances += [Asked(arguments, directory, "terrace", {
+                "socket": daemon.socket, "copy_threads": arguments.copy_threads})]
+            return run(arguments, daemon, *instances)
+        finally:
+            for instance in instances:
+                instance.end()
+            daemon.end()
+
+
+def run(arguments, daemon, alone, ours):
+    chance, is_met = random.Random(1), True
+    ratios, floors = measure_miss(daemon, alone, ours, arguments.rounds, chance)
+    ratio = statistics.median(ratios)
+    is_met &= ratio >= MISS_MIN
+    print(f"miss: {ratio:.3f} of the throughput alone (median of {len(ratios)}, from "
+          f"{min(ratios):.3f} to {max(ratios):.3f}; first ÷ second half "
+          f"{statistics.median(floors):.3f}, from {min(floors):.3f} to {max(floors):.3f})"
+          f", at least {MISS_MIN}", flush=True)
+    lengths = [int(text) for text in arguments.lengths.split(",")]
+    for text in filter(None, arguments.speeds.split(",")):
+        prompts = {length: [prompt_of(chance, length) for _ in range(arguments.repeats)]
+                   for length in lengths}
+        for prompt in (each for of_length in prompts.values() for each in of_length):
+            alone.generate([prompt])
+            ours.generate([prompt])
+        settle(daemon, ours)
+        if text != "dram":
+            daemon.restart()
+            time.sleep(2.0)
+            daemon.drive.set(int(text))
+            ours.generate([prompt_of(chance, 2 * BLOCK_TOKENS)])  # it is connected again
+        for length in lengths:
+            def bytes_s(tokens, speed=text):
+                byte_count = tokens * token_bytes()
+                if speed == "dram":
+                    return ours.ask(copy=byte_count)["seconds"]
+                return byte_count / (int(speed) * 1e6)
+
+            found = measure_hit(alone, ours, prompts[length], bytes_s)
+            over = statistics.median(got / ideal for got, ideal in found)
+            is_met &= over <= HIT_MAX
+            print(f"hit: {length} tokens, {'DRAM' if text == 'dram' else text + ' MB/s'}: "
+                  f"{over:.2f} of the ideal ("
+                  + ", ".join(f"{got * 1e3:.1f}/{ideal * 1e3:.1f}" for got, ideal in found)
+                  + f" ms), at most {HIT_MAX}", flush=True)
+        daemon.drive.set(0)
+    print("VERDICT " + ("OK" if is_met else "FAILED"))
+    return 0 if is_met else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
