@@ -1,8 +1,6 @@
 #include "chaos/history_check.h"
 
 #include <algorithm>
-#include <array>
-#include <cmath>
 #include <iterator>
 #include <limits>
 #include <unordered_map>
@@ -66,26 +64,6 @@ bool HasOneOver(const std::vector<Span>& spans, uint64_t begun_ns, uint64_t over
   return behind != spans.begin() && std::prev(behind)->ended_ns >= over_ns;
 }
 
-// How long calls took, in steps of a sixteenth.
-class Durations {
- public:
-  void Add(uint64_t us) {
-    const auto step = static_cast<size_t>(16 * std::log2(static_cast<double>(us + 1)));
-    ++counts_[std::min(step, counts_.size() - 1)];
-    ++count_;
-  }
-  uint64_t P99() const {
-    uint64_t behind = count_ / 100;
-    size_t step = counts_.size() - 1;
-    while (step > 0 && counts_[step] <= behind) behind -= counts_[step--];
-    return static_cast<uint64_t>(std::exp2((static_cast<double>(step) + 0.5) / 16)) - 1;
-  }
-
- private:
-  std::array<uint64_t, 640> counts_ = {};
-  uint64_t count_ = 0;
-};
-
 // What is known of one block, from all histories.
 struct Block {
   Erasures erasures;
@@ -105,7 +83,6 @@ class Checker {
     for (auto& [name, block] : blocks_) Settle(block);
     ForEach([this](size_t history, const EventView& view) { Judge(history, view); });
     for (auto& [name, block] : blocks_) JudgeGrants(name, block);
-    verdict_.read_p99_us = read_us_.P99();
     return std::move(verdict_);
   }
 
@@ -224,7 +201,6 @@ class Checker {
       JudgeRead(history, view, event.first + i, view.ids[i]);
     }
     verdict_.blocks_read += view.ids.size();
-    read_us_.Add((event.ended_ns - event.began_ns) / 1000);
     const uint32_t missed = event.first + view.ids.size();
     if (rules_.is_settled && event.status == StatusCode::kOk && missed < event.asked &&
         IsHeldThroughout(event, missed)) {
@@ -258,6 +234,7 @@ class Checker {
     if (view.event.ended_ns == 0 || view.event.status != StatusCode::kOk) return;
     const EventView earlier = EarlierOf(history, view.event);
     const size_t count = std::min(view.ids.size(), earlier.ids.size());
+    verdict_.blocks_held += count;
     for (uint32_t i = 0; i < count; ++i) {
       if (view.ids[i] == earlier.ids[i]) continue;
       Find(Fault::kChanged, history, view, view.event.first + i, view.ids[i]);
@@ -283,7 +260,6 @@ class Checker {
   const Rules rules_;
   std::unordered_map<CommitId, Commit> commits_;
   std::unordered_map<uint64_t, Block> blocks_;  // by NameOf
-  Durations read_us_;
   Verdict verdict_;
 };
 

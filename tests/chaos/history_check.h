@@ -58,9 +58,9 @@ struct Rules {
 struct Verdict {
   uint64_t operations = 0;  // calls that were answered
   uint64_t blocks_read = 0;
+  uint64_t blocks_held = 0;  // read again in the lease that held them
   uint64_t commits = 0;
   uint64_t erasures = 0;
-  uint64_t read_p99_us = 0;  // of an Acquire until its answer, within a twelfth
   uint64_t finding_count = 0;
   std::vector<Finding> findings;  // the first hundred
 };

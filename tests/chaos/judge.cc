@@ -52,11 +52,11 @@ int RunJudge(const Arguments& arguments, Progress*) {
                  FaultName(finding.fault), finding.prompt, finding.block, finding.commit_id,
                  paths[finding.history].c_str(), finding.at);
   }
-  Say("{\"operations\": %" PRIu64 ", \"blocks_read\": %" PRIu64 ", \"commits\": %" PRIu64
-      ", \"erasures\": %" PRIu64 ", \"read_p99_us\": %" PRIu64 ", \"findings\": %" PRIu64
+  Say("{\"operations\": %" PRIu64 ", \"blocks_read\": %" PRIu64 ", \"blocks_held\": %" PRIu64
+      ", \"commits\": %" PRIu64 ", \"erasures\": %" PRIu64 ", \"findings\": %" PRIu64
       ", \"histories\": %zu}",
-      verdict.operations, verdict.blocks_read, verdict.commits, verdict.erasures,
-      verdict.read_p99_us, verdict.finding_count, histories.size());
+      verdict.operations, verdict.blocks_read, verdict.blocks_held, verdict.commits,
+      verdict.erasures, verdict.finding_count, histories.size());
   return verdict.finding_count == 0 ? 0 : kExitWrongBytes;
 }
 

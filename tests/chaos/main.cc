@@ -25,7 +25,8 @@ struct Role {
 constexpr Role kRoles[] = {
     {"worker", RunWorker},       {"bystander", RunBystander}, {"hang-up", RunHangUp},
     {"frozen", RunFrozen},       {"deadlines", RunDeadlines}, {"console", RunConsole},
-    {"archivist", RunArchivist}, {"witness", RunWitness},     {"judge", RunJudge},
+    {"archivist", RunArchivist}, {"witness", RunWitness},     {"probe", RunProbe},
+    {"judge", RunJudge},
 };
 
 int Run(int argc, char** argv) {

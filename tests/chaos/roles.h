@@ -22,7 +22,8 @@ void Say(const char* format, ...) __attribute__((format(printf, 1, 2)));
 bool Listen(std::string* line);
 
 // Acquires, checks and stores prompts at random until --seconds are over; each --erase-nth time it
-// erases one, each --peek-nth time it reads from the middle of one.
+// erases one, each --peek-nth time it reads from the middle of one. The greater --skew, the more
+// often the first prompts; 0: each as often.
 int RunWorker(const Arguments& arguments, Progress* progress);
 // Stores its prompts, holds leases on all of them, and checks every byte again and again.
 int RunBystander(const Arguments& arguments, Progress* progress);
@@ -32,6 +33,8 @@ int RunHangUp(const Arguments& arguments, Progress* progress);
 int RunFrozen(const Arguments& arguments, Progress* progress);
 // Measures calls against a daemon that does not answer, and a bare timer beside each.
 int RunDeadlines(const Arguments& arguments, Progress* progress);
+// Compares how long two daemons, of --socket and of --beside, take for the same leased prompt.
+int RunProbe(const Arguments& arguments, Progress* progress);
 // Remembers what is in DRAM, and says what is left of it.
 int RunWitness(const Arguments& arguments, Progress* progress);
 // Answers stats, ledger, audit, evict and reset, a line each.

@@ -9,13 +9,18 @@
 #include <cinttypes>
 #include <cstdio>
 #include <iterator>
+#include <thread>
 #include <utility>
+
+#include "chaos/roles.h"
 
 namespace terrace::chaos {
 
 namespace {
 
 constexpr size_t kKeptLeasesMax = 4;
+constexpr auto kHoldPatience = std::chrono::seconds(30);
+constexpr auto kHoldPause = std::chrono::milliseconds(1);
 
 uint64_t NowUs() {
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
@@ -399,6 +404,21 @@ uint32_t Traffic::Serve(uint32_t prompt, uint32_t block_count) {
   if (resident_count < keys.size()) Store(prompt, keys, resident_count);
   Count(progress_->ops);
   return resident_count;
+}
+
+bool Traffic::Hold(uint32_t prompt, std::vector<ReadLease>* leases) {
+  const uint32_t block_count = options_.blocks_max;
+  const auto end = std::chrono::steady_clock::now() + kHoldPatience;
+  for (; !IsTold() && std::chrono::steady_clock::now() < end;
+       std::this_thread::sleep_for(kHoldPause)) {
+    Serve(prompt, block_count);
+    auto lease = Acquire(Keys(prompt, block_count));
+    if (!lease.ok() || lease->ready_count() < block_count) continue;
+    leases->push_back(std::move(lease).value());
+    return true;
+  }
+  std::fprintf(stderr, "terrace-chaos: prompt %u could not be stored and leased whole\n", prompt);
+  return false;
 }
 
 void Traffic::Peek(uint32_t prompt, uint32_t first, uint32_t block_count) {

@@ -84,6 +84,9 @@ class Traffic {
   // Makes a prompt resident: acquire, check what is there, store the rest. Returns the blocks that
   // were there.
   uint32_t Serve(uint32_t prompt, uint32_t block_count);
+  // Makes a whole prompt resident and leases it. Others compete for memory, and not all of it may
+  // be populated yet: it tries for half a minute. False with a message on stderr.
+  bool Hold(uint32_t prompt, std::vector<ReadLease>* leases);
   // Reads blocks [first, block_count) of a prompt, as the child of the block before them.
   void Peek(uint32_t prompt, uint32_t first, uint32_t block_count);
   // Has the daemon erase blocks [first, blocks_max) of a prompt, and all that hangs from them.

@@ -1,7 +1,5 @@
 #include <chrono>
 #include <cstdio>
-#include <thread>
-#include <utility>
 #include <vector>
 
 #include "chaos/roles.h"
@@ -15,27 +13,9 @@ using SteadyClock = std::chrono::steady_clock;
 
 constexpr uint64_t kSecondsDefault = 60;
 constexpr uint64_t kReconnectSliceUs = 20'000;
-constexpr auto kHoldPatience = std::chrono::seconds(30);
-constexpr auto kHoldPause = std::chrono::milliseconds(1);
 
 SteadyClock::time_point EndTime(const Arguments& arguments) {
   return SteadyClock::now() + std::chrono::seconds(arguments.Number("seconds", kSecondsDefault));
-}
-
-// Stores a whole prompt and leases it. Others compete for memory, and not all of it may be
-// populated yet: it may take some tries.
-bool HoldPrompt(Traffic& traffic, uint32_t prompt, std::vector<ReadLease>* leases) {
-  const uint32_t block_count = traffic.options().blocks_max;
-  const auto end = SteadyClock::now() + kHoldPatience;
-  for (; !IsTold() && SteadyClock::now() < end; std::this_thread::sleep_for(kHoldPause)) {
-    traffic.Serve(prompt, block_count);
-    auto lease = traffic.Acquire(traffic.Keys(prompt, block_count));
-    if (!lease.ok() || lease->ready_count() < block_count) continue;
-    leases->push_back(std::move(lease).value());
-    return true;
-  }
-  std::fprintf(stderr, "terrace-chaos: prompt %u could not be stored and leased whole\n", prompt);
-  return false;
 }
 
 }  // namespace
@@ -48,10 +28,13 @@ int RunWorker(const Arguments& arguments, Progress* progress) {
   const Traffic::Options& options = traffic.options();
   const uint64_t erase_nth = arguments.Number("erase-nth", 0);  // 0: it erases nothing
   const uint64_t peek_nth = arguments.Number("peek-nth", 0);
+  const uint64_t skew = arguments.Number("skew", 0);
   while (!IsTold() && SteadyClock::now() < end && !traffic.has_full_history()) {
     if (!traffic.client().is_connected()) (void)traffic.client().WaitConnected(kReconnectSliceUs);
+    uint64_t prompt_bound = options.prompt_count;
+    for (uint64_t i = 0; i < skew; ++i) prompt_bound = 1 + traffic.Draw(prompt_bound);
     const uint32_t prompt =
-        options.prompt_first + static_cast<uint32_t>(traffic.Draw(options.prompt_count));
+        options.prompt_first + static_cast<uint32_t>(traffic.Draw(prompt_bound));
     const auto block_count = 1 + static_cast<uint32_t>(traffic.Draw(options.blocks_max));
     if (erase_nth != 0 && traffic.Draw(erase_nth) == 0) {
       (void)traffic.Erase(prompt, block_count - 1);
@@ -71,7 +54,7 @@ int RunBystander(const Arguments& arguments, Progress* progress) {
   const Traffic::Options& options = traffic.options();
   std::vector<ReadLease> leases;
   for (uint32_t i = 0; i < options.prompt_count; ++i) {
-    if (!HoldPrompt(traffic, options.prompt_first + i, &leases)) return kExitCannotStart;
+    if (!traffic.Hold(options.prompt_first + i, &leases)) return kExitCannotStart;
   }
   Say("ready");
   const auto end = EndTime(arguments);

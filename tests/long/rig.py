@@ -212,9 +212,10 @@ class Rig:
 
     def __enter__(self):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CPUS_MAX])
-        signal.signal(signal.SIGALRM, self._out_of_time)
+        # One rig may stand inside another: each puts back what it found.
+        self.alarm_before = signal.signal(signal.SIGALRM, self._out_of_time)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-        signal.alarm(self.arguments.limit_s)
+        self.alarm_before_s = signal.alarm(self.arguments.limit_s)
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="terrace-chaos."))
         self.socket_path = self.directory / "terrace.sock"
         self.log_path = self.directory / "terraced.log"
@@ -239,7 +240,8 @@ class Rig:
         return self
 
     def __exit__(self, kind, error, _):
-        signal.alarm(0)
+        signal.signal(signal.SIGALRM, self.alarm_before)
+        signal.alarm(self.alarm_before_s)
         for client in self.clients:
             client.close()
         if self.daemon is not None and self.daemon.poll() is None:

@@ -61,12 +61,16 @@ class Story {
   size_t last_at_ = 0;
 };
 
-// The faults that are found, in order.
-std::string FaultsOf(const std::vector<Story>& stories, bool is_settled = false) {
+Verdict VerdictOf(const std::vector<Story>& stories, bool is_settled = false) {
   std::vector<std::span<const uint64_t>> histories;
   for (const Story& story : stories) histories.push_back(story.words());
+  return CheckHistories(histories, {.is_settled = is_settled});
+}
+
+// The faults that are found, in order.
+std::string FaultsOf(const std::vector<Story>& stories, bool is_settled = false) {
   std::string names;
-  for (const Finding& finding : CheckHistories(histories, {.is_settled = is_settled}).findings) {
+  for (const Finding& finding : VerdictOf(stories, is_settled).findings) {
     names += std::string(names.empty() ? "" : " ") + FaultName(finding.fault);
   }
   return names;
@@ -80,6 +84,16 @@ TEST(ChaosHistory, WhatCanHaveBeenIsNoFinding) {
       << "while it is erased";
   EXPECT_EQ(FaultsOf({writer, Story().Erases(25, 60), Story().Reads(kFirst, 70, 80)}), "")
       << "committed after it was erased, or before: both can be";
+}
+
+TEST(ChaosHistory, EachBlockThatIsReadIsCounted) {
+  const Event revoked{.status = StatusCode::kGone};
+  const Verdict verdict =
+      VerdictOf({Story().Stores(kFirst), Story().Reads(kFirst, 40, 50).Holds(kFirst, 60),
+                 Story().Reads(kFirst, 40, 50).Holds(kFirst, 60, revoked)});
+  EXPECT_EQ(verdict.blocks_read, 2u);
+  EXPECT_EQ(verdict.blocks_held, 1u) << "what was revoked says nothing";
+  EXPECT_EQ(verdict.commits, 1u);
 }
 
 TEST(ChaosHistory, BytesOfNobodyAreFound) {
