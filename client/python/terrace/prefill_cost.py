@@ -83,15 +83,15 @@ class PrefillCost:
         as the largest seen; 0 while nothing is known."""
         if self.coefficients is None or last <= first:
             return 0.0
-        whole, rest = self._whole(first, end), self._whole(last, end)
+        chunk = max(work.tokens for work, _ in self._steps)
+        whole, rest = self._whole(first, end, chunk), self._whole(last, end, chunk)
         said = whole.said - rest.said
         # The rest alone may be of a slow length, and the whole of a quick one.
         return min(max(whole.corrected - rest.corrected, said / _CORRECTED_MAX),
                    said * _CORRECTED_MAX)
 
-    def _whole(self, first: int, end: int) -> "_Seconds":
-        """Of a prefill of [first, end)."""
-        chunk = max(work.tokens for work, _ in self._steps)
+    def _whole(self, first: int, end: int, chunk: int) -> "_Seconds":
+        """Of a prefill of [first, end), `chunk` tokens a step."""
         steps = (end - first) // chunk
         middle = first + steps * chunk
         chunks = self._part(first, middle, steps, chunk)
