@@ -46,6 +46,7 @@ HazardPolicy::HazardPolicy(const HazardOptions& options)
   samples_.reserve(sample_count_max_);
   waiting_.reserve(sample_count_max_);
   shortlist_.reserve(kShortlistMax);
+  paused_.reserve(kPausedMax + 1);
 }
 
 // ---- what is known about a block ----
@@ -99,54 +100,44 @@ void HazardPolicy::Advance(uint64_t now_us) {
   is_choice_gone_ = false;
 }
 
-uint32_t HazardPolicy::OpenRequest(uint64_t now_us) {
+void HazardPolicy::OpenRequest(uint64_t now_us) {
   CloseRequest();
   if (free_requests_.empty()) {
-    open_request_ = request_count_++;
-    requests_.Reach(open_request_);
+    open_.request = request_count_++;
+    requests_.Reach(open_.request);
   } else {
-    open_request_ = free_requests_.back();
+    open_.request = free_requests_.back();
     free_requests_.pop_back();
   }
-  requests_[open_request_] = Request{.time_us = now_us, .is_open = true};
-  return open_request_;
+  requests_[open_.request] = Request{.time_us = now_us, .is_open = true};
 }
 
 void HazardPolicy::CloseRequest() {
-  if (open_request_ == kNone) return;
-  Paused closed{.request = std::exchange(open_request_, kNone),
-                .coming = std::exchange(coming_, {}),
-                .watched_hit = std::exchange(watched_hit_, kBlockNone),
-                .watched_new = std::exchange(watched_new_, kBlockNone)};
-  if (closed.coming.are_left() || closed.coming.left_count() == 0 ||
-      requests_[closed.request].is_ended) {
+  if (open_.request == kNone) return;
+  Ongoing closed = std::exchange(open_, {});
+  if (closed.are_left() || closed.more_count == 0 || requests_[closed.request].is_ended) {
     return EndRequest(closed);
   }
   guard_.OnPause();
-  closed.coming.keys = {};
-  closed.coming.arrived_count = 0;
-  paused_.push_back(std::move(closed));
+  closed.told_count = closed.arrived_count = 0;
+  paused_.push_back(closed);
   if (paused_.size() <= kPausedMax) return;
   EndRequest(paused_.front());
-  paused_.pop_front();
+  paused_.erase(paused_.begin());
 }
 
 bool HazardPolicy::GoOnUnder(BlockId parent) {
-  const auto found = std::find_if(paused_.rbegin(), paused_.rend(), [&](const Paused& paused) {
-    return paused.request == states_[parent].request && requests_[paused.request].tip == parent;
-  });
-  if (found == paused_.rend()) return false;
-  Paused paused = std::move(*found);
-  paused_.erase(std::next(found).base());
+  const uint32_t request = states_[parent].request;
+  const auto found = std::ranges::find(paused_, request, &Ongoing::request);
+  if (found == paused_.end() || requests_[request].tip != parent) return false;
+  const Ongoing paused = *found;
+  paused_.erase(found);
   CloseRequest();
-  open_request_ = paused.request;
-  coming_ = std::move(paused.coming);
-  watched_hit_ = paused.watched_hit;
-  watched_new_ = paused.watched_new;
+  open_ = paused;
   return true;
 }
 
-void HazardPolicy::EndRequest(const Paused& ended) {
+void HazardPolicy::EndRequest(const Ongoing& ended) {
   Request& request = requests_[ended.request];
   request.is_open = false;
   guard_.OnRequest(request.depth);
@@ -158,11 +149,10 @@ void HazardPolicy::EndRequest(const Paused& ended) {
   const auto is_last_used_by_it = [&](BlockId id) {
     return id != kBlockNone && states_[id].request == ended.request;
   };
-  const Coming& coming = ended.coming;
-  if (coming.are_left()) {
-    AddSample({.request = ended.request, .fingerprint = coming.tip}, true);
-    if (coming.any != 0 && coming.any != coming.tip) {
-      AddSample({.request = ended.request, .fingerprint = coming.any}, false);
+  if (ended.are_left()) {
+    AddSample({.request = ended.request, .fingerprint = ended.tip}, true);
+    if (ended.any != 0 && ended.any != ended.tip) {
+      AddSample({.request = ended.request, .fingerprint = ended.any}, false);
     }
   } else if (is_last_used_by_it(tip)) {
     AddSample(tip);
@@ -189,8 +179,9 @@ void HazardPolicy::Assign(BlockId id, uint32_t request) {
 void HazardPolicy::JoinRequest(BlockId parent, const BlockTraits& traits, uint64_t now_us) {
   BlockState& state = states_[parent];
   const Request before = requests_[state.request];
-  if (before.tip != parent || before.is_ended || state.request != open_request_) {
-    Request& request = requests_[OpenRequest(now_us)];
+  if (before.tip != parent || before.is_ended || state.request != open_.request) {
+    OpenRequest(now_us);
+    Request& request = requests_[open_.request];
     request.turn = before.turn + 1;
     request.gap = GapOf(before.time_us, now_us);
     request.depth = before.depth;
@@ -200,8 +191,8 @@ void HazardPolicy::JoinRequest(BlockId parent, const BlockTraits& traits, uint64
   state.child_mark = mark;
   if (!is_other_child) return;
   if (state.branches > 0) {  // another chain begins here
-    requests_[open_request_].turn = 0;
-    requests_[open_request_].gap = 0;
+    requests_[open_.request].turn = 0;
+    requests_[open_.request].gap = 0;
   }
   state.branches = std::min<uint32_t>(state.branches + 1, 3);
 }
@@ -224,7 +215,7 @@ HazardPolicy::Sample HazardPolicy::TakeGhost(uint32_t fingerprint) {
 void HazardPolicy::TakeTurn(const Sample& ghost, uint64_t now_us, uint32_t behind_count) {
   if (!ghost.is_tip) return;
   // The chain ended here when it was last seen: what follows is new.
-  Request& request = requests_[open_request_];
+  Request& request = requests_[open_.request];
   request.turn = ghost.turn + 1;
   request.gap = GapOf(ghost.time_us, now_us);
   request.fresh_count = behind_count;
@@ -239,28 +230,29 @@ void HazardPolicy::OnComing(std::span<const BlockKey> keys, const BlockTraits& f
   Advance(now_us);
   const bool has_parent = first.parent != kBlockNone && first.parent < states_.reach();
   const bool goes_on =
-      has_parent && ((open_request_ != kNone && requests_[open_request_].tip == first.parent &&
-                      coming_.left_count() > 0 && !requests_[open_request_].is_ended) ||
+      has_parent && ((open_.request != kNone && requests_[open_.request].tip == first.parent &&
+                      open_.left_count() > 0 && !requests_[open_.request].is_ended) ||
                      GoOnUnder(first.parent));
   if (!goes_on) EnterRequest(first, now_us);
   const Missed missed = TakeMissed(FingerprintOf(keys.front()));
-  const uint32_t told_count = goes_on ? coming_.left_count() : 0;
+  const uint32_t told_count = goes_on ? open_.left_count() : 0;
   const uint32_t count =
       std::max({static_cast<uint32_t>(keys.size()) + more_count, missed.count, told_count});
-  Request& request = requests_[open_request_];
+  Request& request = requests_[open_.request];
   request.fresh_count += count - told_count;
   request.depth += count - told_count;
   request.time_us = now_us;
   if (missed.count == count) {
-    coming_.tip = missed.tip;
-    coming_.any = missed.any;
+    open_.tip = missed.tip;
+    open_.any = missed.any;
   } else if (told_count < count) {
-    coming_.tip = FingerprintOf(keys.back());
+    open_.tip = FingerprintOf(keys.back());
   }
-  coming_.keys.assign(keys.begin(), keys.end());
-  coming_.arrived_count = 0;
-  coming_.more_count = count - static_cast<uint32_t>(keys.size());
-  coming_.priority = first.priority;
+  coming_keys_.assign(keys.begin(), keys.end());
+  open_.told_count = static_cast<uint32_t>(keys.size());
+  open_.arrived_count = 0;
+  open_.more_count = count - static_cast<uint32_t>(keys.size());
+  open_.priority = first.priority;
   for (const uint32_t fingerprint : missed.watched) {
     guard_.OnUse(fingerprint, LruGuard::Outcome::kMiss);
   }
@@ -306,20 +298,20 @@ HazardPolicy::Missed HazardPolicy::TakeMissed(uint32_t first) {
 }
 
 bool HazardPolicy::PassesBy() const {
-  if (!coming_.are_left() || IsByAge() || coming_.priority > lowest_priority_) return false;
+  if (!open_.are_left() || IsByAge() || open_.priority > lowest_priority_) return false;
   const BlockId victim = Victim();
   if (victim == kBlockNone) return false;
-  return coming_.priority < lowest_priority_ || IndexOfNewcomer() < IndexOf(victim);
+  return open_.priority < lowest_priority_ || IndexOfNewcomer() < IndexOf(victim);
 }
 
 // Why its request will end is not known: as the late ones ended.
 float HazardPolicy::IndexOfNewcomer() const {
-  Request request = requests_[open_request_];
+  Request request = requests_[open_.request];
   float sum = 0, weight = 0;
   for (uint8_t reason = 0; reason < reason_shares_.size(); ++reason) {
     if (reason_shares_[reason] < kReasonShareMin) continue;
     request.reason = reason;
-    sum += reason_shares_[reason] * IndexOf(BlockState{.request = open_request_}, request);
+    sum += reason_shares_[reason] * IndexOf(BlockState{.request = open_.request}, request);
     weight += reason_shares_[reason];
   }
   return sum / weight;
@@ -331,23 +323,23 @@ void HazardPolicy::OnInsert(BlockId id, const BlockTraits& traits, uint64_t now_
   states_.Reach(id);
   states_[id] = BlockState{.fingerprint = FingerprintOf(traits.key), .priority = traits.priority};
   ++resident_count_;
-  if (coming_.IsNext(traits.key)) {
-    ++coming_.arrived_count;
-    if (states_[id].fingerprint == coming_.any) {
-      coming_.any = 0;
-      watched_new_ = id;
+  if (IsNext(traits.key)) {
+    ++open_.arrived_count;
+    if (states_[id].fingerprint == open_.any) {
+      open_.any = 0;
+      open_.watched_new = id;
     }
   } else {
     const Sample ghost = TakeGhost(states_[id].fingerprint);
     EnterRequest(traits, now_us);
-    ++requests_[open_request_].depth;
-    ++requests_[open_request_].fresh_count;
+    ++requests_[open_.request].depth;
+    ++requests_[open_.request].fresh_count;
     TakeTurn(ghost, now_us, 0);
   }
-  Request& request = requests_[open_request_];
+  Request& request = requests_[open_.request];
   request.time_us = now_us;
   request.tip = request.end = id;
-  Assign(id, open_request_);
+  Assign(id, open_.request);
 }
 
 void HazardPolicy::OnTouch(std::span<const BlockId> run, const TouchContext& context) {
@@ -360,7 +352,7 @@ void HazardPolicy::OnTouch(std::span<const BlockId> run, const TouchContext& con
     const bool is_end_of_turn = context.end_reason == protocol::EndReason::kEndOfTurn;
     request.reason = is_tool_call ? 1 : (is_end_of_turn ? 2 : 0);
     request.is_ended = true;
-    const auto paused = std::ranges::find(paused_, before, &Paused::request);
+    const auto paused = std::ranges::find(paused_, before, &Ongoing::request);
     if (paused != paused_.end()) {
       EndRequest(*paused);
       paused_.erase(paused);
@@ -371,19 +363,19 @@ void HazardPolicy::OnTouch(std::span<const BlockId> run, const TouchContext& con
   const bool is_rest = context.behind != kBlockNone && run_.last == context.behind;
   uint32_t depth = static_cast<uint32_t>(run.size());
   if (is_rest) {
-    depth += requests_[open_request_].depth;
+    depth += requests_[open_.request].depth;
   } else {
     EndRun();
   }
   const uint32_t turn = requests_[before].turn + 1;
   const uint8_t tip_gap = GapOf(requests_[before].time_us, context.now_us);
   if (!is_rest) OpenRequest(context.now_us);
-  Request& opened = requests_[open_request_];
+  Request& opened = requests_[open_.request];
   opened.tip = opened.end = run.back();
   opened.turn = turn;
   opened.gap = tip_gap;
   opened.depth = depth;
-  if (!is_rest || Random() % depth < run.size()) watched_hit_ = run[Random() % run.size()];
+  if (!is_rest || Random() % depth < run.size()) open_.watched_hit = run[Random() % run.size()];
   run_ = {.last = run.back(), .before = before};
   Use(run, context.now_us);
   if (!context.goes_on) EndRun();
@@ -408,14 +400,14 @@ void HazardPolicy::Use(std::span<const BlockId> run, uint64_t now_us) {
     }
     state.gap = gap;
     state.was_used = true;
-    Assign(id, open_request_);
+    Assign(id, open_.request);
   }
 }
 
 void HazardPolicy::EndRun() {
   const Run run = std::exchange(run_, {});
   if (run.last == kBlockNone || states_[run.last].branches >= 2) return;
-  LeavePath(run.before, requests_[open_request_].depth);
+  LeavePath(run.before, requests_[open_.request].depth);
 }
 
 // A chat that was edited, an agent that shortened its context: what is behind is left for good,
@@ -456,8 +448,8 @@ void HazardPolicy::OnErase(BlockId id) {
   }
   Assign(id, kNone);
   guard_.OnFull(--resident_count_);
-  if (watched_hit_ == id) watched_hit_ = kBlockNone;
-  if (watched_new_ == id) watched_new_ = kBlockNone;
+  if (open_.watched_hit == id) open_.watched_hit = kBlockNone;
+  if (open_.watched_new == id) open_.watched_new = kBlockNone;
   if (newest_ == id) newest_ = kBlockNone;
 }
 
@@ -479,7 +471,7 @@ void HazardPolicy::OnCandidate(BlockId id) {
     ++followed_count_;
     return;
   }
-  if (state.request == open_request_) newest_ = id;
+  if (state.request == open_.request) newest_ = id;
   choice_ = kBlockNone;
   if (state.priority < lowest_priority_) {
     lowest_priority_ = state.priority;

@@ -129,28 +129,20 @@ class HazardPolicy final : public EvictionPolicy {
     float index = 0;
   };
 
-  // Newcomers that were told of, in their order.
-  struct Coming {
-    std::vector<BlockKey> keys;
+  // A request of which more may come: the open one, or one that is paused while others are served.
+  struct Ongoing {
+    uint32_t request = kNone;
+    uint32_t told_count = 0;  // newcomers told of by their keys; of a paused one all have arrived
     uint32_t arrived_count = 0;
-    uint32_t more_count = 0;  // behind those
-    uint32_t tip = 0;         // the last of all, by its fingerprint
-    uint32_t any = 0;         // one of them at random that has not come yet; 0: none
+    uint32_t more_count = 0;           // behind those
+    uint32_t tip = 0;                  // the last of all, by its fingerprint
+    uint32_t any = 0;                  // one of them at random that has not come yet; 0: none
+    BlockId watched_hit = kBlockNone;  // of its hits, one at random
+    BlockId watched_new = kBlockNone;  // of what it missed, if that came
     uint8_t priority = 0;
 
-    bool are_left() const { return arrived_count < keys.size(); }
-    bool IsNext(const BlockKey& key) const { return are_left() && keys[arrived_count] == key; }
-    uint32_t left_count() const {
-      return static_cast<uint32_t>(keys.size()) - arrived_count + more_count;
-    }
-  };
-
-  // A request of which more is to come, while others are served.
-  struct Paused {
-    uint32_t request = kNone;
-    Coming coming;  // all that was told by keys has arrived
-    BlockId watched_hit = kBlockNone;
-    BlockId watched_new = kBlockNone;
+    bool are_left() const { return arrived_count < told_count; }
+    uint32_t left_count() const { return told_count - arrived_count + more_count; }
   };
 
   // What a lookup missed, by fingerprints: its ends, one at random, those that the guard watches,
@@ -199,12 +191,16 @@ class HazardPolicy final : public EvictionPolicy {
   void RefreshShortlist() const;
 
   void Advance(uint64_t now_us);
-  uint32_t OpenRequest(uint64_t now_us);
+  void OpenRequest(uint64_t now_us);
   // It is over, or paused: engines store a step at a time, and several of them in turns.
   void CloseRequest();
-  void EndRequest(const Paused& ended);
+  void EndRequest(const Ongoing& ended);
   // Whether the one that is to go on under `parent` was paused; it is the open one again.
   bool GoOnUnder(BlockId parent);
+  // Of those that the open request was told of, the next to arrive.
+  bool IsNext(const BlockKey& key) const {
+    return open_.are_left() && coming_keys_[open_.arrived_count] == key;
+  }
   // The one that goes on under the block's parent, or another.
   void EnterRequest(const BlockTraits& traits, uint64_t now_us);
   void JoinRequest(BlockId parent, const BlockTraits& traits, uint64_t now_us);
@@ -240,13 +236,11 @@ class HazardPolicy final : public EvictionPolicy {
   ChunkedArray<Request> requests_;
   uint32_t request_count_ = 0;
   std::vector<uint32_t> free_requests_;
-  uint32_t open_request_ = kNone;
-  BlockId watched_hit_ = kBlockNone;  // of the open request's hits, one at random
-  BlockId watched_new_ = kBlockNone;  // of what it missed, if that came
-  BlockId newest_ = kBlockNone;       // tip of the open request
-  Coming coming_;                     // to the open request
+  Ongoing open_;
+  std::vector<BlockKey> coming_keys_;  // that the open request was told of, in their order
+  std::vector<Ongoing> paused_;        // the one paused last is last
+  BlockId newest_ = kBlockNone;        // tip of the open request
   Run run_;
-  std::deque<Paused> paused_;  // the one paused last is last
   std::deque<Missed> missed_;  // of late lookups that nothing was stored of yet
   std::array<float, ReuseTraits::kReasons> reason_shares_ = {1};  // of late requests
 
