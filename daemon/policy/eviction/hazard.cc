@@ -18,15 +18,10 @@ constexpr uint64_t kExpectedWithinUsMin = 500'000;
 constexpr uint32_t kFollowMax = 48;  // blocks that go with a choice
 constexpr uint32_t kShortlistMin = 4;
 constexpr uint32_t kShortlistMax = 24;
-constexpr uint32_t kSamplesPerBlock = 16;     // ghosts, as a multiple of the capacity
-constexpr uint32_t kObservedPerRequest = 96;  // samples put to the model, per request
 constexpr uint64_t kUsPerS = 1000000;
-constexpr size_t kPausedMax = 64;     // requests
-constexpr size_t kMissedMax = 64;     // lookups
-constexpr size_t kWatchedMax = 1024;  // blocks of one
+constexpr size_t kWatchedMax = 1024;  // blocks of a lookup
 constexpr size_t kWaitedMax = 256;
-constexpr float kReasonsRemembered = 64;  // requests
-constexpr float kReasonShareMin = 0.01f;  // of those; rarer ones are left out
+constexpr float kReasonShareMin = 0.01f;  // of late requests; rarer ones are left out
 
 uint8_t LogClass(uint32_t log, uint32_t class_count) {
   return static_cast<uint8_t>(std::min(log, class_count - 1));
@@ -37,16 +32,10 @@ uint32_t Log2(uint32_t value) { return static_cast<uint32_t>(std::bit_width(valu
 }  // namespace
 
 HazardPolicy::HazardPolicy(const HazardOptions& options)
-    : sample_count_max_(static_cast<uint32_t>(
-          std::min<uint64_t>(uint64_t{options.capacity_blocks} * kSamplesPerBlock, kSamplesMax))),
+    : samples_(options.capacity_blocks),
       guard_(options.capacity_blocks),
-      waiting_counts_(kWaitingCounts),
       random_(options.seed * 2 + 1) {
-  TERRACE_CHECK(options.capacity_blocks > 0, "a tier of no blocks has no policy");
-  samples_.reserve(sample_count_max_);
-  waiting_.reserve(sample_count_max_);
   shortlist_.reserve(kShortlistMax);
-  paused_.reserve(kPausedMax + 1);
 }
 
 // ---- what is known about a block ----
@@ -80,7 +69,8 @@ ReuseTraits HazardPolicy::TraitsOf(const BlockState& state, const Request& reque
 
 float HazardPolicy::IndexOf(const BlockState& state, const Request& request) const {
   const uint64_t idle_us = now_us_ - std::min(now_us_, request.time_us);
-  const float learned = model_.index(TraitsOf(state, request), HazardModel::AgeOf(idle_us));
+  const float learned =
+      samples_.model().index(TraitsOf(state, request), HazardModel::AgeOf(idle_us));
   if (now_us_ >= request.expected_us) return learned;
   // One hit, for all the time that is left.
   const uint64_t left_us = std::max(request.expected_us - now_us_, kExpectedWithinUsMin);
@@ -102,49 +92,30 @@ void HazardPolicy::Advance(uint64_t now_us) {
 
 void HazardPolicy::OpenRequest(uint64_t now_us) {
   CloseRequest();
-  if (free_requests_.empty()) {
-    open_.request = request_count_++;
-    requests_.Reach(open_.request);
-  } else {
-    open_.request = free_requests_.back();
-    free_requests_.pop_back();
-  }
-  requests_[open_.request] = Request{.time_us = now_us, .is_open = true};
+  requests_.Begin(now_us);
 }
 
 void HazardPolicy::CloseRequest() {
-  if (open_.request == kNone) return;
-  Ongoing closed = std::exchange(open_, {});
-  if (closed.are_left() || closed.more_count == 0 || requests_[closed.request].is_ended) {
-    return EndRequest(closed);
-  }
+  if (!requests_.has_open()) return;
+  const Ongoing closed = requests_.Close();
+  if (!requests_.MayGoOn(closed)) return EndRequest(closed);
   guard_.OnPause();
-  closed.told_count = closed.arrived_count = 0;
-  paused_.push_back(closed);
-  if (paused_.size() <= kPausedMax) return;
-  EndRequest(paused_.front());
-  paused_.erase(paused_.begin());
+  if (const auto given_up = requests_.Pause(closed)) EndRequest(*given_up);
 }
 
 bool HazardPolicy::GoOnUnder(BlockId parent) {
   const uint32_t request = states_[parent].request;
-  const auto found = std::ranges::find(paused_, request, &Ongoing::request);
-  if (found == paused_.end() || requests_[request].tip != parent) return false;
-  const Ongoing paused = *found;
-  paused_.erase(found);
+  if (request == kNone || requests_[request].tip != parent) return false;
+  const auto paused = requests_.TakePaused(request);
+  if (!paused) return false;
   CloseRequest();
-  open_ = paused;
+  requests_.GoOn(*paused);
   return true;
 }
 
 void HazardPolicy::EndRequest(const Ongoing& ended) {
-  Request& request = requests_[ended.request];
-  request.is_open = false;
+  const Request& request = requests_[ended.request];
   guard_.OnRequest(request.depth);
-  for (uint8_t reason = 0; reason < reason_shares_.size(); ++reason) {
-    const float is_it = request.reason == reason ? 1 : 0;
-    reason_shares_[reason] += (is_it - reason_shares_[reason]) / kReasonsRemembered;
-  }
   const BlockId tip = request.tip;
   const auto is_last_used_by_it = [&](BlockId id) {
     return id != kBlockNone && states_[id].request == ended.request;
@@ -160,28 +131,22 @@ void HazardPolicy::EndRequest(const Ongoing& ended) {
   for (const BlockId watched : {ended.watched_hit, ended.watched_new}) {
     if (is_last_used_by_it(watched) && watched != tip) AddSample(watched);
   }
-  if (request.block_count == 0) free_requests_.push_back(ended.request);
-  LearnSome();
+  requests_.End(ended.request);
+  samples_.LearnSome(now_us_);
 }
 
 void HazardPolicy::Assign(BlockId id, uint32_t request) {
-  const uint32_t old = states_[id].request;
-  if (old == request) return;
-  if (old != kNone) {
-    TERRACE_CHECK(requests_[old].block_count > 0, "a request is free when its last block has left");
-    if (--requests_[old].block_count == 0 && !requests_[old].is_open) free_requests_.push_back(old);
-  }
+  requests_.MoveBlock(states_[id].request, request);
   states_[id].request = request;
-  if (request != kNone) ++requests_[request].block_count;
 }
 
 // The open request goes on under `parent`, or, if it ended there, another one begins.
 void HazardPolicy::JoinRequest(BlockId parent, const BlockTraits& traits, uint64_t now_us) {
   BlockState& state = states_[parent];
   const Request before = requests_[state.request];
-  if (before.tip != parent || before.is_ended || state.request != open_.request) {
+  if (before.tip != parent || before.is_ended || state.request != requests_.open().request) {
     OpenRequest(now_us);
-    Request& request = requests_[open_.request];
+    Request& request = requests_[requests_.open().request];
     request.turn = before.turn + 1;
     request.gap = GapOf(before.time_us, now_us);
     request.depth = before.depth;
@@ -191,8 +156,9 @@ void HazardPolicy::JoinRequest(BlockId parent, const BlockTraits& traits, uint64
   state.child_mark = mark;
   if (!is_other_child) return;
   if (state.branches > 0) {  // another chain begins here
-    requests_[open_.request].turn = 0;
-    requests_[open_.request].gap = 0;
+    Request& request = requests_[requests_.open().request];
+    request.turn = 0;
+    request.gap = 0;
   }
   state.branches = std::min<uint32_t>(state.branches + 1, 3);
 }
@@ -208,18 +174,24 @@ void HazardPolicy::EnterRequest(const BlockTraits& traits, uint64_t now_us) {
 
 HazardPolicy::Sample HazardPolicy::TakeGhost(uint32_t fingerprint) {
   if (guard_.IsSampled(fingerprint)) guard_.OnUse(fingerprint, LruGuard::Outcome::kStored);
-  const Sample* const waited = EndWait(fingerprint);
+  const Sample* const waited = samples_.EndWait(fingerprint, now_us_);
   return waited == nullptr ? Sample() : *waited;
 }
 
 void HazardPolicy::TakeTurn(const Sample& ghost, uint64_t now_us, uint32_t behind_count) {
   if (!ghost.is_tip) return;
   // The chain ended here when it was last seen: what follows is new.
-  Request& request = requests_[open_.request];
+  Request& request = requests_[requests_.open().request];
   request.turn = ghost.turn + 1;
   request.gap = GapOf(ghost.time_us, now_us);
   request.fresh_count = behind_count;
   request.is_return = true;
+}
+
+bool HazardPolicy::IsBehindOpen(BlockId parent) const {
+  if (!requests_.has_open() || requests_.open().left_count() == 0) return false;
+  const Request& open = requests_[requests_.open().request];
+  return open.tip == parent && !open.is_ended;
 }
 
 // What is told of once more, since it comes in several parts, is counted once.
@@ -229,36 +201,34 @@ void HazardPolicy::OnComing(std::span<const BlockKey> keys, const BlockTraits& f
   EndRun();
   Advance(now_us);
   const bool has_parent = first.parent != kBlockNone && first.parent < states_.reach();
-  const bool goes_on =
-      has_parent && ((open_.request != kNone && requests_[open_.request].tip == first.parent &&
-                      open_.left_count() > 0 && !requests_[open_.request].is_ended) ||
-                     GoOnUnder(first.parent));
+  const bool goes_on = has_parent && (IsBehindOpen(first.parent) || GoOnUnder(first.parent));
   if (!goes_on) EnterRequest(first, now_us);
-  const Missed missed = TakeMissed(FingerprintOf(keys.front()));
-  const uint32_t told_count = goes_on ? open_.left_count() : 0;
+  Ongoing& open = requests_.open();
+  const MissedLookups::Lookup nothing;
+  const MissedLookups::Lookup* const found = missed_.Take(FingerprintOf(keys.front()));
+  const MissedLookups::Lookup& missed = found == nullptr ? nothing : *found;
+  const uint32_t told_count = goes_on ? open.left_count() : 0;
   const uint32_t count =
       std::max({static_cast<uint32_t>(keys.size()) + more_count, missed.count, told_count});
-  Request& request = requests_[open_.request];
+  Request& request = requests_[open.request];
   request.fresh_count += count - told_count;
   request.depth += count - told_count;
   request.time_us = now_us;
   if (missed.count == count) {
-    open_.tip = missed.tip;
-    open_.any = missed.any;
+    open.tip = missed.tip;
+    open.any = missed.any;
   } else if (told_count < count) {
-    open_.tip = FingerprintOf(keys.back());
+    open.tip = FingerprintOf(keys.back());
   }
-  coming_keys_.assign(keys.begin(), keys.end());
-  open_.told_count = static_cast<uint32_t>(keys.size());
-  open_.arrived_count = 0;
-  open_.more_count = count - static_cast<uint32_t>(keys.size());
-  open_.priority = first.priority;
+  requests_.Tell(keys);
+  open.more_count = count - static_cast<uint32_t>(keys.size());
+  open.priority = first.priority;
   for (const uint32_t fingerprint : missed.watched) {
     guard_.OnUse(fingerprint, LruGuard::Outcome::kMiss);
   }
-  for (const Missed::Waited& waited : missed.waited) {
-    if (const Sample* const ghost = EndWait(waited.fingerprint)) {
-      TakeTurn(Sample(*ghost), now_us, waited.behind_count);
+  for (const MissedLookups::Waited& waited : missed.waited) {
+    if (const Sample* const ghost = samples_.EndWait(waited.fingerprint, now_us_)) {
+      TakeTurn(*ghost, now_us, waited.behind_count);
     }
   }
   uint32_t behind_count = count;
@@ -267,52 +237,43 @@ void HazardPolicy::OnComing(std::span<const BlockKey> keys, const BlockTraits& f
 
 void HazardPolicy::OnMissed(std::span<const BlockKey> keys, const MissedRest& rest) {
   if (keys.empty()) return;
-  if (missed_.size() == kMissedMax) missed_.pop_front();
   uint32_t behind_count = static_cast<uint32_t>(keys.size()) + rest.count;
-  missed_.push_back({.first = FingerprintOf(keys.front()),
-                     .tip = FingerprintOf(rest.count == 0 ? keys.back() : rest.last),
-                     .any = FingerprintOf(keys[Random() % keys.size()]),
-                     .count = behind_count,
-                     .watched = {},
-                     .waited = {}});
-  Missed& missed = missed_.back();
+  MissedLookups::Lookup& missed = missed_.Add();
+  missed.first = FingerprintOf(keys.front());
+  missed.tip = FingerprintOf(rest.count == 0 ? keys.back() : rest.last);
+  missed.any = FingerprintOf(keys[Random() % keys.size()]);
+  missed.count = behind_count;
   for (const BlockKey& key : keys) {
     const uint32_t fingerprint = FingerprintOf(key);
     --behind_count;
     if (guard_.IsSampled(fingerprint) && missed.watched.size() < kWatchedMax) {
       missed.watched.push_back(fingerprint);
     }
-    if (missed.waited.size() < kWaitedMax && IsWaitedFor(fingerprint)) {
+    if (missed.waited.size() < kWaitedMax && samples_.IsWaitedFor(fingerprint)) {
       missed.waited.push_back({fingerprint, behind_count});
     }
   }
 }
 
-HazardPolicy::Missed HazardPolicy::TakeMissed(uint32_t first) {
-  const auto found = std::find_if(missed_.rbegin(), missed_.rend(),
-                                  [&](const Missed& missed) { return missed.first == first; });
-  if (found == missed_.rend()) return {};
-  Missed missed = std::move(*found);
-  missed_.erase(std::next(found).base());
-  return missed;
-}
-
 bool HazardPolicy::PassesBy() const {
-  if (!open_.are_left() || IsByAge() || open_.priority > lowest_priority_) return false;
+  const Ongoing& open = requests_.open();
+  if (!open.are_left() || IsByAge() || open.priority > lowest_priority_) return false;
   const BlockId victim = Victim();
   if (victim == kBlockNone) return false;
-  return open_.priority < lowest_priority_ || IndexOfNewcomer() < IndexOf(victim);
+  return open.priority < lowest_priority_ || IndexOfNewcomer() < IndexOf(victim);
 }
 
 // Why its request will end is not known: as the late ones ended.
 float HazardPolicy::IndexOfNewcomer() const {
-  Request request = requests_[open_.request];
+  const uint32_t open = requests_.open().request;
+  const std::span<const float> shares = requests_.reason_shares();
+  Request request = requests_[open];
   float sum = 0, weight = 0;
-  for (uint8_t reason = 0; reason < reason_shares_.size(); ++reason) {
-    if (reason_shares_[reason] < kReasonShareMin) continue;
+  for (uint8_t reason = 0; reason < shares.size(); ++reason) {
+    if (shares[reason] < kReasonShareMin) continue;
     request.reason = reason;
-    sum += reason_shares_[reason] * IndexOf(BlockState{.request = open_.request}, request);
-    weight += reason_shares_[reason];
+    sum += shares[reason] * IndexOf(BlockState{.request = open}, request);
+    weight += shares[reason];
   }
   return sum / weight;
 }
@@ -323,23 +284,24 @@ void HazardPolicy::OnInsert(BlockId id, const BlockTraits& traits, uint64_t now_
   states_.Reach(id);
   states_[id] = BlockState{.fingerprint = FingerprintOf(traits.key), .priority = traits.priority};
   ++resident_count_;
-  if (IsNext(traits.key)) {
-    ++open_.arrived_count;
-    if (states_[id].fingerprint == open_.any) {
-      open_.any = 0;
-      open_.watched_new = id;
+  Ongoing& open = requests_.open();
+  if (requests_.IsNext(traits.key)) {
+    ++open.arrived_count;
+    if (states_[id].fingerprint == open.any) {
+      open.any = 0;
+      open.watched_new = id;
     }
   } else {
     const Sample ghost = TakeGhost(states_[id].fingerprint);
     EnterRequest(traits, now_us);
-    ++requests_[open_.request].depth;
-    ++requests_[open_.request].fresh_count;
+    ++requests_[open.request].depth;
+    ++requests_[open.request].fresh_count;
     TakeTurn(ghost, now_us, 0);
   }
-  Request& request = requests_[open_.request];
+  Request& request = requests_[open.request];
   request.time_us = now_us;
   request.tip = request.end = id;
-  Assign(id, open_.request);
+  Assign(id, open.request);
 }
 
 void HazardPolicy::OnTouch(std::span<const BlockId> run, const TouchContext& context) {
@@ -352,30 +314,27 @@ void HazardPolicy::OnTouch(std::span<const BlockId> run, const TouchContext& con
     const bool is_end_of_turn = context.end_reason == protocol::EndReason::kEndOfTurn;
     request.reason = is_tool_call ? 1 : (is_end_of_turn ? 2 : 0);
     request.is_ended = true;
-    const auto paused = std::ranges::find(paused_, before, &Ongoing::request);
-    if (paused != paused_.end()) {
-      EndRequest(*paused);
-      paused_.erase(paused);
-    }
+    if (const auto paused = requests_.TakePaused(before)) EndRequest(*paused);
     return;
   }
   // Whoever came in between has made two requests of it.
   const bool is_rest = context.behind != kBlockNone && run_.last == context.behind;
   uint32_t depth = static_cast<uint32_t>(run.size());
+  Ongoing& open = requests_.open();
   if (is_rest) {
-    depth += requests_[open_.request].depth;
+    depth += requests_[open.request].depth;
   } else {
     EndRun();
   }
   const uint32_t turn = requests_[before].turn + 1;
   const uint8_t tip_gap = GapOf(requests_[before].time_us, context.now_us);
   if (!is_rest) OpenRequest(context.now_us);
-  Request& opened = requests_[open_.request];
+  Request& opened = requests_[open.request];
   opened.tip = opened.end = run.back();
   opened.turn = turn;
   opened.gap = tip_gap;
   opened.depth = depth;
-  if (!is_rest || Random() % depth < run.size()) open_.watched_hit = run[Random() % run.size()];
+  if (!is_rest || Random() % depth < run.size()) open.watched_hit = run[Random() % run.size()];
   run_ = {.last = run.back(), .before = before};
   Use(run, context.now_us);
   if (!context.goes_on) EndRun();
@@ -391,7 +350,7 @@ void HazardPolicy::Use(std::span<const BlockId> run, uint64_t now_us) {
   for (const BlockId id : run) {
     BlockState& state = states_[id];
     if (state.is_sampled) {
-      EndWait(state.fingerprint);
+      samples_.EndWait(state.fingerprint, now_us_);
       state.is_sampled = false;
     }
     if (state.request != last_request) {
@@ -400,14 +359,14 @@ void HazardPolicy::Use(std::span<const BlockId> run, uint64_t now_us) {
     }
     state.gap = gap;
     state.was_used = true;
-    Assign(id, open_.request);
+    Assign(id, requests_.open().request);
   }
 }
 
 void HazardPolicy::EndRun() {
   const Run run = std::exchange(run_, {});
   if (run.last == kBlockNone || states_[run.last].branches >= 2) return;
-  LeavePath(run.before, requests_[open_.request].depth);
+  LeavePath(run.before, requests_[requests_.open().request].depth);
 }
 
 // A chat that was edited, an agent that shortened its context: what is behind is left for good,
@@ -416,14 +375,8 @@ void HazardPolicy::LeavePath(uint32_t request, uint32_t used_count) {
   Request& left = requests_[request];
   if (left.end == kBlockNone || states_[left.end].request != request || left.fork != 0) return;
   left.fork = 2 * uint64_t{used_count} < left.depth ? 1 : 2;
-  const auto found = waiting_.find(left.tip_fingerprint);
-  if (found != waiting_.end()) {
-    Sample& sample = samples_[found->second];
-    if (sample.time_us == left.time_us) {
-      sample.fork = left.fork;
-      sample.fork_idle_us = now_us_ - std::min(now_us_, sample.time_us);
-    }
-  }
+  samples_.OnFork({.fingerprint = left.tip_fingerprint, .time_us = left.time_us, .fork = left.fork},
+                  now_us_);
   const BlockState& end = states_[left.end];
   if (end.place != kNone && end.priority == lowest_priority_) LookAt(left.end);
 }
@@ -448,8 +401,9 @@ void HazardPolicy::OnErase(BlockId id) {
   }
   Assign(id, kNone);
   guard_.OnFull(--resident_count_);
-  if (open_.watched_hit == id) open_.watched_hit = kBlockNone;
-  if (open_.watched_new == id) open_.watched_new = kBlockNone;
+  Ongoing& open = requests_.open();
+  if (open.watched_hit == id) open.watched_hit = kBlockNone;
+  if (open.watched_new == id) open.watched_new = kBlockNone;
   if (newest_ == id) newest_ = kBlockNone;
 }
 
@@ -471,7 +425,7 @@ void HazardPolicy::OnCandidate(BlockId id) {
     ++followed_count_;
     return;
   }
-  if (state.request == open_.request) newest_ = id;
+  if (state.request == requests_.open().request) newest_ = id;
   choice_ = kBlockNone;
   if (state.priority < lowest_priority_) {
     lowest_priority_ = state.priority;
@@ -627,60 +581,14 @@ void HazardPolicy::AddSample(BlockId id) {
 }
 
 void HazardPolicy::AddSample(const BlockState& state, bool is_tip) {
-  const uint32_t place = static_cast<uint32_t>(sample_count_++ % sample_count_max_);
-  if (place == samples_.size()) {
-    samples_.emplace_back();
-  } else if (samples_[place].waited_us == 0) {
-    const uint32_t forgotten = samples_[place].fingerprint;
-    waiting_counts_[forgotten % kWaitingCounts] -= waiting_.erase(forgotten);
-  }
-  EndWait(state.fingerprint);
   Request& request = requests_[state.request];
-  samples_[place] = {.time_us = request.time_us,
-                     .fingerprint = state.fingerprint,
-                     .turn = request.turn,
-                     .traits = TraitsOf(state, request),
-                     .is_tip = is_tip};
+  samples_.Add({.time_us = request.time_us,
+                .fingerprint = state.fingerprint,
+                .turn = request.turn,
+                .traits = TraitsOf(state, request),
+                .is_tip = is_tip},
+               now_us_);
   if (is_tip) request.tip_fingerprint = state.fingerprint;
-  waiting_[state.fingerprint] = place;
-  ++waiting_counts_[state.fingerprint % kWaitingCounts];
-  TERRACE_CHECK(waiting_.size() <= samples_.size(), "who waits has a place in the ring, its own");
-}
-
-bool HazardPolicy::IsWaitedFor(uint32_t fingerprint) const {
-  return waiting_counts_[fingerprint % kWaitingCounts] != 0 && waiting_.contains(fingerprint);
-}
-
-const HazardPolicy::Sample* HazardPolicy::EndWait(uint32_t fingerprint) {
-  if (waiting_counts_[fingerprint % kWaitingCounts] == 0) return nullptr;
-  const auto found = waiting_.find(fingerprint);
-  if (found == waiting_.end()) return nullptr;
-  Sample& sample = samples_[found->second];
-  sample.waited_us = std::max<uint64_t>(now_us_ - std::min(now_us_, sample.time_us), 1);
-  waiting_.erase(found);
-  --waiting_counts_[fingerprint % kWaitingCounts];
-  return &sample;
-}
-
-// A pass over the whole window, a few samples at a time, then the model moves.
-void HazardPolicy::LearnSome() {
-  for (uint32_t i = 0; i < kObservedPerRequest && !samples_.empty(); ++i) {
-    const Sample& sample = samples_[next_observed_];
-    const bool has_come = sample.waited_us != 0;
-    const uint64_t idle_us = has_come ? sample.waited_us : now_us_ - sample.time_us;
-    const auto outcome = has_come ? HazardModel::Outcome::kUsed : HazardModel::Outcome::kWaits;
-    ReuseTraits traits = sample.traits;
-    if (sample.fork != 0) {
-      model_.Observe(traits, sample.fork_idle_us, HazardModel::Outcome::kWaits);
-      traits.fork = sample.fork;
-    }
-    model_.ObserveFrom(traits, sample.fork_idle_us, idle_us, outcome);
-    if (++next_observed_ < samples_.size()) continue;
-    next_observed_ = 0;
-    model_.Fit();
-    break;
-  }
-  model_.RefreshSome();
 }
 
 }  // namespace terrace

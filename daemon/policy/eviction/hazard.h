@@ -10,21 +10,22 @@
 // a touch that tells why it ended ends it. Of one whose newcomers are told of before they come all
 // are known when the first of them is compared with what would go for it.
 //
-// LIMITS: 16 bytes a block, 48 a live request, kSamplesMax observations of about 100 bytes, 64 late
-// lookups of at most 6 KiB, 64 paused requests.
+// LIMITS: 16 bytes a block; those of HazardRequests and HazardSamples; MissedLookups, of at most
+// 6 KiB each.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "daemon/index/chunked_array.h"
 #include "daemon/policy/eviction/hazard_model.h"
+#include "daemon/policy/eviction/hazard_requests.h"
+#include "daemon/policy/eviction/hazard_samples.h"
 #include "daemon/policy/eviction/lru_guard.h"
+#include "daemon/policy/eviction/missed_lookups.h"
 #include "daemon/policy/eviction/policy.h"
 
 namespace terrace {
@@ -36,8 +37,6 @@ struct HazardOptions {
 
 class HazardPolicy final : public EvictionPolicy {
  public:
-  static constexpr uint32_t kSamplesMax = 16384;
-
   explicit HazardPolicy(const HazardOptions& options);
 
   void OnInsert(BlockId id, const BlockTraits& traits, uint64_t now_us) override;
@@ -55,8 +54,10 @@ class HazardPolicy final : public EvictionPolicy {
   uint32_t EraseVictims(BlockRange run) override;
   void OnRoom(Room room) override { is_growing_ = room == Room::kGrows; }
   void SetPriority(BlockId id, uint8_t priority) override;
-  std::vector<std::byte> Learned() const override { return model_.Learned(); }
-  bool StartFrom(std::span<const std::byte> learned) override { return model_.StartFrom(learned); }
+  std::vector<std::byte> Learned() const override { return samples_.model().Learned(); }
+  bool StartFrom(std::span<const std::byte> learned) override {
+    return samples_.StartFrom(learned);
+  }
 
   // ---- what is known of blocks, for those who evict nothing by it ----
   struct LastRequest {
@@ -71,8 +72,10 @@ class HazardPolicy final : public EvictionPolicy {
   bool HasReturned(BlockId id) const { return requests_[states_[id].request].is_return; }
 
  private:
-  static constexpr uint32_t kNone = 0xFFFFFFFF;
-  static constexpr uint32_t kWaitingCounts = 1 << 16;
+  using Request = HazardRequest;
+  using Ongoing = HazardRequests::Ongoing;
+  using Sample = HazardSamples::Sample;
+  static constexpr uint32_t kNone = HazardRequests::kNone;
 
   struct BlockState {
     uint32_t request = kNone;
@@ -87,37 +90,6 @@ class HazardPolicy final : public EvictionPolicy {
   };
   static_assert(sizeof(BlockState) == 16);
 
-  struct Request {
-    uint64_t time_us = 0;
-    uint64_t expected_us = 0;  // until when an engine's word holds that it comes back
-    BlockId tip = kBlockNone;
-    BlockId end = kBlockNone;  // of what is left of its path, the deepest
-    uint32_t block_count = 0;  // blocks it was the last to use
-    uint32_t fresh_count = 0;
-    uint32_t depth = 0;
-    uint32_t turn = 0;
-    uint32_t tip_fingerprint = 0;  // when it is watched
-    uint8_t gap = 0;
-    uint8_t reason = 0;
-    uint8_t fork = 0;          // where a later request left its path
-    bool is_open : 1 = false;  // more of it may come
-    bool is_ended : 1 = false;
-    bool is_return : 1 = false;  // its chain was here before, and had left
-  };
-  static_assert(sizeof(Request) == 48);
-
-  // A use, watched until the next one, whether or not the block stays.
-  struct Sample {
-    uint64_t time_us = 0;
-    uint64_t waited_us = 0;  // until its next use; 0: it still waits
-    uint32_t fingerprint = 0;
-    uint32_t turn = 0;
-    ReuseTraits traits;         // when it was used
-    uint8_t fork = 0;           // since then, ...
-    uint64_t fork_idle_us = 0;  // ... when it had waited for so long
-    bool is_tip = false;
-  };
-
   struct Candidates {  // in no order
     ChunkedArray<BlockId> ids;
     uint32_t count = 0;
@@ -127,37 +99,6 @@ class HazardPolicy final : public EvictionPolicy {
     BlockId id = kBlockNone;
     uint64_t time_us = 0;  // of its last request
     float index = 0;
-  };
-
-  // A request of which more may come: the open one, or one that is paused while others are served.
-  struct Ongoing {
-    uint32_t request = kNone;
-    uint32_t told_count = 0;  // newcomers told of by their keys; of a paused one all have arrived
-    uint32_t arrived_count = 0;
-    uint32_t more_count = 0;           // behind those
-    uint32_t tip = 0;                  // the last of all, by its fingerprint
-    uint32_t any = 0;                  // one of them at random that has not come yet; 0: none
-    BlockId watched_hit = kBlockNone;  // of its hits, one at random
-    BlockId watched_new = kBlockNone;  // of what it missed, if that came
-    uint8_t priority = 0;
-
-    bool are_left() const { return arrived_count < told_count; }
-    uint32_t left_count() const { return told_count - arrived_count + more_count; }
-  };
-
-  // What a lookup missed, by fingerprints: its ends, one at random, those that the guard watches,
-  // and those whose last use waited for this one.
-  struct Missed {
-    struct Waited {
-      uint32_t fingerprint = 0;
-      uint32_t behind_count = 0;
-    };
-    uint32_t first = 0;
-    uint32_t tip = 0;
-    uint32_t any = 0;
-    uint32_t count = 0;
-    std::vector<uint32_t> watched;
-    std::vector<Waited> waited;
   };
 
   // A run of the open request that is told in parts.
@@ -195,18 +136,13 @@ class HazardPolicy final : public EvictionPolicy {
   // It is over, or paused: engines store a step at a time, and several of them in turns.
   void CloseRequest();
   void EndRequest(const Ongoing& ended);
+  // Whether more of the open one is to come, behind `parent`.
+  bool IsBehindOpen(BlockId parent) const;
   // Whether the one that is to go on under `parent` was paused; it is the open one again.
   bool GoOnUnder(BlockId parent);
-  // Of those that the open request was told of, the next to arrive.
-  bool IsNext(const BlockKey& key) const {
-    return open_.are_left() && coming_keys_[open_.arrived_count] == key;
-  }
   // The one that goes on under the block's parent, or another.
   void EnterRequest(const BlockTraits& traits, uint64_t now_us);
   void JoinRequest(BlockId parent, const BlockTraits& traits, uint64_t now_us);
-  // What the lookup before newcomers has missed, the first of which they are: of what is behind
-  // those that pass by nobody else tells. count 0: there was none.
-  Missed TakeMissed(uint32_t first);
   // What was known of a block that comes.
   Sample TakeGhost(uint32_t fingerprint);
   // The open request's, if the chain ended at that block; so many are known to come behind it.
@@ -221,37 +157,19 @@ class HazardPolicy final : public EvictionPolicy {
   void AddSample(BlockId id);
   // Of one that passed by, or that is resident.
   void AddSample(const BlockState& state, bool is_tip);
-  bool IsWaitedFor(uint32_t fingerprint) const;
-  // What was known of the last use, if it was watched and waited for this one.
-  const Sample* EndWait(uint32_t fingerprint);
-  void LearnSome();
 
-  // Constant after construction.
-  const uint32_t sample_count_max_;
-
-  HazardModel model_;
+  HazardSamples samples_;
   LruGuard guard_;
   uint32_t resident_count_ = 0;
   ChunkedArray<BlockState> states_;  // by id
-  ChunkedArray<Request> requests_;
-  uint32_t request_count_ = 0;
-  std::vector<uint32_t> free_requests_;
-  Ongoing open_;
-  std::vector<BlockKey> coming_keys_;  // that the open request was told of, in their order
-  std::vector<Ongoing> paused_;        // the one paused last is last
-  BlockId newest_ = kBlockNone;        // tip of the open request
+  HazardRequests requests_;
+  MissedLookups missed_;         // that nothing was stored of yet
+  BlockId newest_ = kBlockNone;  // tip of the open request
   Run run_;
-  std::deque<Missed> missed_;  // of late lookups that nothing was stored of yet
-  std::array<float, ReuseTraits::kReasons> reason_shares_ = {1};  // of late requests
 
   std::array<Candidates, 256> candidates_;  // by priority
   uint32_t lowest_priority_ = 255;          // none below has candidates
 
-  std::vector<Sample> samples_;                     // a ring
-  std::unordered_map<uint32_t, uint32_t> waiting_;  // fingerprint → place in it
-  std::vector<uint16_t> waiting_counts_;            // of them, by fingerprint: most are none
-  uint64_t sample_count_ = 0;
-  uint32_t next_observed_ = 0;
   uint64_t now_us_ = 0;
   bool is_growing_ = false;
   bool is_choice_gone_ = false;  // the victim just left: its parent is worth a look

@@ -1,0 +1,87 @@
+#include "daemon/policy/eviction/hazard_samples.h"
+
+#include <algorithm>
+
+#include "terrace/check.h"
+
+namespace terrace {
+namespace {
+
+constexpr uint32_t kPerBlock = 16;  // as a multiple of the capacity: ghosts, too
+constexpr uint32_t kObserved = 96;  // put to the model at a time
+
+uint64_t IdleUs(const HazardSamples::Sample& sample, uint64_t now_us) {
+  return now_us - std::min(now_us, sample.time_us);
+}
+
+}  // namespace
+
+HazardSamples::HazardSamples(uint32_t capacity_blocks)
+    : count_max_(static_cast<uint32_t>(
+          std::min<uint64_t>(uint64_t{capacity_blocks} * kPerBlock, kCountMax))),
+      waiting_counts_(kWaitingCounts) {
+  TERRACE_CHECK(capacity_blocks > 0, "a tier of no blocks has no uses");
+  samples_.reserve(count_max_);
+  waiting_.reserve(count_max_);
+}
+
+void HazardSamples::Add(const Sample& sample, uint64_t now_us) {
+  const auto place = static_cast<uint32_t>(added_count_++ % count_max_);
+  if (place == samples_.size()) {
+    samples_.emplace_back();
+  } else if (samples_[place].waited_us == 0) {
+    const uint32_t forgotten = samples_[place].fingerprint;
+    waiting_counts_[forgotten % kWaitingCounts] -= waiting_.erase(forgotten);
+  }
+  EndWait(sample.fingerprint, now_us);
+  samples_[place] = sample;
+  waiting_[sample.fingerprint] = place;
+  ++waiting_counts_[sample.fingerprint % kWaitingCounts];
+  TERRACE_CHECK(waiting_.size() <= samples_.size(), "who waits has a place in the ring, its own");
+}
+
+bool HazardSamples::IsWaitedFor(uint32_t fingerprint) const {
+  return waiting_counts_[fingerprint % kWaitingCounts] != 0 && waiting_.contains(fingerprint);
+}
+
+const HazardSamples::Sample* HazardSamples::EndWait(uint32_t fingerprint, uint64_t now_us) {
+  if (waiting_counts_[fingerprint % kWaitingCounts] == 0) return nullptr;
+  const auto found = waiting_.find(fingerprint);
+  if (found == waiting_.end()) return nullptr;
+  Sample& sample = samples_[found->second];
+  sample.waited_us = std::max<uint64_t>(IdleUs(sample, now_us), 1);
+  waiting_.erase(found);
+  --waiting_counts_[fingerprint % kWaitingCounts];
+  return &sample;
+}
+
+void HazardSamples::OnFork(const Fork& fork, uint64_t now_us) {
+  const auto found = waiting_.find(fork.fingerprint);
+  if (found == waiting_.end()) return;
+  Sample& sample = samples_[found->second];
+  if (sample.time_us != fork.time_us) return;
+  sample.fork = fork.fork;
+  sample.fork_idle_us = IdleUs(sample, now_us);
+}
+
+void HazardSamples::LearnSome(uint64_t now_us) {
+  for (uint32_t i = 0; i < kObserved && !samples_.empty(); ++i) {
+    const Sample& sample = samples_[next_observed_];
+    const bool has_come = sample.waited_us != 0;
+    const uint64_t idle_us = has_come ? sample.waited_us : now_us - sample.time_us;
+    const auto outcome = has_come ? HazardModel::Outcome::kUsed : HazardModel::Outcome::kWaits;
+    ReuseTraits traits = sample.traits;
+    if (sample.fork != 0) {
+      model_.Observe(traits, sample.fork_idle_us, HazardModel::Outcome::kWaits);
+      traits.fork = sample.fork;
+    }
+    model_.ObserveFrom(traits, sample.fork_idle_us, idle_us, outcome);
+    if (++next_observed_ < samples_.size()) continue;
+    next_observed_ = 0;
+    model_.Fit();
+    break;
+  }
+  model_.RefreshSome();
+}
+
+}  // namespace terrace
