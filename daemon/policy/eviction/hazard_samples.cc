@@ -1,6 +1,8 @@
 #include "daemon/policy/eviction/hazard_samples.h"
 
 #include <algorithm>
+#include <bit>
+#include <utility>
 
 #include "terrace/check.h"
 
@@ -9,6 +11,8 @@ namespace {
 
 constexpr uint32_t kPerBlock = 16;  // as a multiple of the capacity: ghosts, too
 constexpr uint32_t kObserved = 96;  // put to the model at a time
+
+constexpr uint32_t kHeadsPerSample = 4;
 
 uint64_t IdleUs(const HazardSamples::Sample& sample, uint64_t now_us) {
   return now_us - std::min(now_us, sample.time_us);
@@ -19,10 +23,22 @@ uint64_t IdleUs(const HazardSamples::Sample& sample, uint64_t now_us) {
 HazardSamples::HazardSamples(uint32_t capacity_blocks)
     : count_max_(static_cast<uint32_t>(
           std::min<uint64_t>(uint64_t{capacity_blocks} * kPerBlock, kCountMax))),
-      waiting_counts_(kWaitingCounts) {
+      next_(count_max_, kNone),
+      heads_(std::bit_ceil(kHeadsPerSample * count_max_), kNone) {
   TERRACE_CHECK(capacity_blocks > 0, "a tier of no blocks has no uses");
   samples_.reserve(count_max_);
-  waiting_.reserve(count_max_);
+}
+
+uint32_t HazardSamples::Find(uint32_t fingerprint) const {
+  uint32_t place = heads_[ChainOf(fingerprint)];
+  while (place != kNone && samples_[place].fingerprint != fingerprint) place = next_[place];
+  return place;
+}
+
+void HazardSamples::Unlink(uint32_t place) {
+  uint32_t* link = &heads_[ChainOf(samples_[place].fingerprint)];
+  while (*link != place) link = &next_[*link];
+  *link = next_[place];
 }
 
 void HazardSamples::Add(const Sample& sample, uint64_t now_us) {
@@ -30,36 +46,26 @@ void HazardSamples::Add(const Sample& sample, uint64_t now_us) {
   if (place == samples_.size()) {
     samples_.emplace_back();
   } else if (samples_[place].waited_us == 0) {
-    const uint32_t forgotten = samples_[place].fingerprint;
-    waiting_counts_[forgotten % kWaitingCounts] -= waiting_.erase(forgotten);
+    Unlink(place);
   }
   EndWait(sample.fingerprint, now_us);
   samples_[place] = sample;
-  waiting_[sample.fingerprint] = place;
-  ++waiting_counts_[sample.fingerprint % kWaitingCounts];
-  TERRACE_CHECK(waiting_.size() <= samples_.size(), "who waits has a place in the ring, its own");
-}
-
-bool HazardSamples::IsWaitedFor(uint32_t fingerprint) const {
-  return waiting_counts_[fingerprint % kWaitingCounts] != 0 && waiting_.contains(fingerprint);
+  next_[place] = std::exchange(heads_[ChainOf(sample.fingerprint)], place);
 }
 
 const HazardSamples::Sample* HazardSamples::EndWait(uint32_t fingerprint, uint64_t now_us) {
-  if (waiting_counts_[fingerprint % kWaitingCounts] == 0) return nullptr;
-  const auto found = waiting_.find(fingerprint);
-  if (found == waiting_.end()) return nullptr;
-  Sample& sample = samples_[found->second];
+  const uint32_t place = Find(fingerprint);
+  if (place == kNone) return nullptr;
+  Unlink(place);
+  Sample& sample = samples_[place];
   sample.waited_us = std::max<uint64_t>(IdleUs(sample, now_us), 1);
-  waiting_.erase(found);
-  --waiting_counts_[fingerprint % kWaitingCounts];
   return &sample;
 }
 
 void HazardSamples::OnFork(const Fork& fork, uint64_t now_us) {
-  const auto found = waiting_.find(fork.fingerprint);
-  if (found == waiting_.end()) return;
-  Sample& sample = samples_[found->second];
-  if (sample.time_us != fork.time_us) return;
+  const uint32_t place = Find(fork.fingerprint);
+  if (place == kNone || samples_[place].time_us != fork.time_us) return;
+  Sample& sample = samples_[place];
   sample.fork = fork.fork;
   sample.fork_idle_us = IdleUs(sample, now_us);
 }

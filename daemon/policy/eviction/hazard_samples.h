@@ -10,7 +10,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "daemon/policy/eviction/hazard_model.h"
@@ -40,7 +39,7 @@ class HazardSamples {
 
   // Watches a use that waits.
   void Add(const Sample& sample, uint64_t now_us);
-  bool IsWaitedFor(uint32_t fingerprint) const;
+  bool IsWaitedFor(uint32_t fingerprint) const { return Find(fingerprint) != kNone; }
   // What was known of the last use, if it was watched and waited for this one. Good until Add.
   const Sample* EndWait(uint32_t fingerprint, uint64_t now_us);
   // Another request left its path behind the use at that time, or before.
@@ -54,13 +53,21 @@ class HazardSamples {
   void LearnSome(uint64_t now_us);
 
  private:
-  static constexpr uint32_t kWaitingCounts = 1 << 16;
+  static constexpr uint32_t kNone = 0xFFFFFFFF;
+
+  uint32_t ChainOf(uint32_t fingerprint) const {
+    return fingerprint & static_cast<uint32_t>(heads_.size() - 1);
+  }
+  // The place of the block's use that waits; kNone: there is none.
+  uint32_t Find(uint32_t fingerprint) const;
+  // Of one that waits: it does no longer.
+  void Unlink(uint32_t place);
 
   const uint32_t count_max_;
   HazardModel model_;
-  std::vector<Sample> samples_;                     // a ring
-  std::unordered_map<uint32_t, uint32_t> waiting_;  // fingerprint → place in it
-  std::vector<uint16_t> waiting_counts_;            // of them, by fingerprint: most are none
+  std::vector<Sample> samples_;  // a ring
+  std::vector<uint32_t> next_;   // of each place, in the chain of those that wait
+  std::vector<uint32_t> heads_;  // of chains, by fingerprint: most are empty
   uint64_t added_count_ = 0;
   uint32_t next_observed_ = 0;
 };
