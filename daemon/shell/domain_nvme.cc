@@ -202,14 +202,17 @@ void DomainNvme::StartFromLearned(Restoration& restoration) {
   if (catalog_->db() == nullptr) return;
   for (Learned& own : restoration.WhatWasLearned(options_.domain_index)) {
     const Result<std::string> kept = catalog_->db()->GetPrior(own.name);
-    if (!kept.ok()) continue;
-    const std::span<const std::byte> bytes = std::as_bytes(std::span(*kept));
-    own.state.assign(bytes.begin(), bytes.end());
+    if (kept.code() == StatusCode::kNotFound) continue;
+    bool has_started = false;
+    if (kept.ok()) {
+      const std::span<const std::byte> bytes = std::as_bytes(std::span(*kept));
+      own.state.assign(bytes.begin(), bytes.end());
+      has_started = restoration.StartFrom(options_.domain_index, own);
+    }
     Log(LogLevel::kInfo, "policy",
         {{"domain", options_.domain_name},
          {"policy", own.name},
-         {"starts_from",
-          restoration.StartFrom(options_.domain_index, own) ? "what was learned" : "its prior"}});
+         {"starts_from", has_started ? "what was learned" : "its prior"}});
   }
 }
 

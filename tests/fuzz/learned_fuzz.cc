@@ -50,6 +50,8 @@ bool Run(std::span<const std::byte> input) {
     policy->OnCandidate(id);
   }
   Require(policy->Victim() < 4, "a victim that there is not");
+  Require(after.empty() || MakeEvictionPolicy(name, kPolicyBlocks)->StartFrom(policy->Learned()),
+          "what is learned from there on is what no policy says");
   return true;
 }
 

@@ -27,8 +27,12 @@ constexpr float kPriorPerFresh = -0.3f;
 constexpr float kPriorPerTurn = 0.15f;
 constexpr float kPriorOfFork = -1;
 
+// A factor stays within e^±10 of its prior, farther than a window of uses takes it: so the product
+// of the eight of a rate is finite, and so is what moves one back.
+constexpr float kLogMax = 10;
+constexpr float kLogRounding = 1e-3f;
+
 // What Learned begins with: another number of anything is another head.
-constexpr float kLogMax = 100;  // of a factor
 constexpr std::array<uint32_t, 9> kLearnedHead = {
     1,  // of the ages' edges, the classes and the order
     HazardModel::kAges,
@@ -172,10 +176,12 @@ float HazardModel::ReuseChance(const ReuseTraits& t, uint64_t from_us, uint64_t 
 
 // The mean of a Gamma posterior: (belief + uses) ÷ (belief + uses expected under the prior).
 void HazardModel::Move(Factor* factor) {
-  const float by_prior = factor->expected_count * std::exp(factor->log_prior - factor->log_value);
+  const float by_prior = std::max(  // what is taken back may be rounded below 0
+      0.0f, factor->expected_count * std::exp(factor->log_prior - factor->log_value));
   const float target =
       factor->log_prior + std::log((kPriorUses + factor->use_count) / (kPriorUses + by_prior));
-  SetLog(factor, factor->log_value + kFitShare * (target - factor->log_value));
+  const float moved = factor->log_value + kFitShare * (target - factor->log_value);
+  SetLog(factor, std::clamp(moved, factor->log_prior - kLogMax, factor->log_prior + kLogMax));
   factor->use_count = factor->expected_count = 0;
 }
 
@@ -239,12 +245,19 @@ bool HazardModel::StartFrom(std::span<const std::byte> learned) {
   ForEachFactor(*this, [&](const Factor&) { ++count; });
   if (learned.size() != sizeof(kLearnedHead) + kShapes + count * sizeof(float)) return false;
   if (std::memcmp(learned.data(), &kLearnedHead, sizeof(kLearnedHead)) != 0) return false;
+  const std::span<const std::byte> shapes = learned.subspan(sizeof(kLearnedHead), kShapes);
+  if (!std::ranges::all_of(shapes, [](std::byte used) { return used <= std::byte{1}; })) {
+    return false;
+  }
   std::vector<float> values(count);
-  const std::byte* const shapes = learned.data() + sizeof(kLearnedHead);
-  std::memcpy(values.data(), shapes + kShapes, count * sizeof(float));
-  const auto is_log_rate = [](float value) { return std::abs(value) <= kLogMax; };  // no NaN is
-  if (!std::all_of(values.begin(), values.end(), is_log_rate)) return false;
+  std::memcpy(values.data(), shapes.data() + kShapes, count * sizeof(float));
   size_t next = 0;
+  bool are_bounded = true;
+  ForEachFactor(*this, [&](const Factor& factor) {  // no NaN is near anything
+    are_bounded &= std::abs(values[next++] - factor.log_prior) <= kLogMax + kLogRounding;
+  });
+  if (!are_bounded) return false;
+  next = 0;
   ForEachFactor(*this, [&](Factor& factor) { SetLog(&factor, values[next++]); });
   for (uint32_t shape = 0; shape < kShapes; ++shape) {
     is_shape_used_[shape] = shapes[shape] != std::byte{0};

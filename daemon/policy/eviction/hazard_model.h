@@ -67,7 +67,8 @@ class HazardModel {
 
   // The factors, little-endian, behind a head that says how many of each there are.
   std::vector<std::byte> Learned() const;
-  // Goes on from there, or is as it was and false: another head or size, or a value out of bounds.
+  // Goes on from there, or is as it was and false: another head or size, or a value that no model
+  // says. Of whatever is taken, what is learned from there on can be taken, too.
   bool StartFrom(std::span<const std::byte> learned);
 
  private:

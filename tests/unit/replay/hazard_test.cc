@@ -516,6 +516,19 @@ TEST(HazardModel, ASuccessorRanksAsItsPredecessorDid) {
   }
 }
 
+constexpr size_t kLearnedHeadBytes = 36;
+constexpr size_t kFactorsAt = kLearnedHeadBytes + HazardModel::kShapes;
+
+float FactorAt(const std::vector<std::byte>& learned, size_t index) {
+  float value = 0;
+  std::memcpy(&value, learned.data() + kFactorsAt + index * sizeof(value), sizeof(value));
+  return value;
+}
+
+void SetFactorAt(std::vector<std::byte>* learned, size_t index, float value) {
+  std::memcpy(learned->data() + kFactorsAt + index * sizeof(value), &value, sizeof(value));
+}
+
 TEST(HazardModel, WhatNoModelSaidIsIgnored) {
   HazardModel model;
   const std::vector<std::byte> good = model.Learned();
@@ -526,13 +539,49 @@ TEST(HazardModel, WhatNoModelSaidIsIgnored) {
   bad = good;
   bad[4] ^= std::byte{1};  // another number of ages
   EXPECT_FALSE(model.StartFrom(bad));
-  for (const float value : {std::numeric_limits<float>::quiet_NaN(), 1e9f}) {
-    bad = good;
-    std::memcpy(bad.data() + bad.size() - sizeof(value), &value, sizeof(value));
-    EXPECT_FALSE(model.StartFrom(bad));
+  bad = good;
+  bad[kFactorsAt - 1] = std::byte{2};
+  EXPECT_FALSE(model.StartFrom(bad));
+  const size_t factor_count = (good.size() - kFactorsAt) / sizeof(float);
+  for (size_t i = 0; i < factor_count; ++i) {
+    const float prior = FactorAt(good, i);
+    for (const float value : {std::numeric_limits<float>::quiet_NaN(),
+                              std::numeric_limits<float>::infinity(), prior + 11, prior - 11}) {
+      bad = good;
+      SetFactorAt(&bad, i, value);
+      ASSERT_FALSE(model.StartFrom(bad)) << i << " " << value;
+    }
   }
   EXPECT_EQ(model.index({}, 3), before);
+  EXPECT_EQ(model.Learned(), good);
   EXPECT_TRUE(model.StartFrom(good));
+}
+
+// Bits that flipped may leave each factor anywhere within its bounds: what is learned from there on
+// stays within them, too, and comes back to what is seen.
+TEST(HazardModel, WhateverItStartsFromItStaysWithinItsBounds) {
+  const std::vector<std::byte> prior = HazardModel().Learned();
+  const size_t factor_count = (prior.size() - kFactorsAt) / sizeof(float);
+  const ReuseTraits returns{.gap = 3, .reason = 1, .fresh = 1, .turn = 2};
+  const ReuseTraits leaves{.fresh = 5, .turn = 1};
+  for (const float away : {-10.0f, -9.0f, 9.0f, 10.0f}) {
+    std::vector<std::byte> flipped = prior;
+    for (size_t i = 0; i < factor_count; ++i) {
+      SetFactorAt(&flipped, i, FactorAt(prior, i) + away * 0.999f);
+    }
+    HazardModel model;
+    ASSERT_TRUE(model.StartFrom(flipped)) << away;
+    for (int pass = 0; pass < 300; ++pass) {
+      for (int i = 0; i < 20; ++i) {
+        model.Observe(returns, 60'000'000, HazardModel::Outcome::kUsed);
+        model.Observe(leaves, 600'000'000'000, HazardModel::Outcome::kWaits);
+      }
+      model.Fit();
+      ASSERT_TRUE(HazardModel().StartFrom(model.Learned())) << away << " pass " << pass;
+    }
+    EXPECT_GT(model.ReuseChance(returns, 0, 120'000'000), 0.5f) << away;
+    EXPECT_LT(model.ReuseChance(leaves, 0, 120'000'000), 0.1f) << away;
+  }
 }
 
 TEST(EvictionPolicies, EveryNamedOneReplaysRandomTraces) {
