@@ -30,6 +30,20 @@ Status Refuse(std::string* why, std::string sentence) {
   return Status(StatusCode::kInvalid, "the configuration is not valid");
 }
 
+// What the text is called, and where a refusal of it is told.
+struct Source {
+  const std::string& origin;  // empty: it has no lines that anybody wrote
+  std::string* why;
+
+  Status RefuseAt(uint32_t line, const std::string& sentence) const {
+    const std::string place = origin.empty() ? "" : origin + ":" + std::to_string(line) + ": ";
+    return Refuse(why, place + sentence);
+  }
+  Status RefuseAt(const toml::node& node, const std::string& sentence) const {
+    return RefuseAt(node.source().begin.line, sentence);
+  }
+};
+
 // Insertions, deletions and substitutions that turn `from` into `to`.
 size_t EditDistance(std::string_view from, std::string_view to) {
   std::vector<size_t> row(to.size() + 1);
@@ -61,10 +75,9 @@ std::string Nearest(std::string_view name, const Names& candidates) {
 
 // One value on its way into a field: where it stands, and how a refusal is worded.
 struct Place {
-  const std::string& origin;
+  const Source& source;
   std::string name;  // "daemon.dram_bytes"
   const toml::node& node;
-  std::string* why;
 
   std::string Shown() const {
     std::ostringstream text;
@@ -72,8 +85,7 @@ struct Place {
     return text.str().substr(0, 64);
   }
   Status RefuseValue(const std::string& wanted) const {
-    return Refuse(why, origin + ":" + std::to_string(node.source().begin.line) + ": " + name +
-                           " is " + Shown() + "; write " + wanted);
+    return source.RefuseAt(node, name + " is " + Shown() + "; write " + wanted);
   }
 };
 
@@ -192,71 +204,66 @@ Status Read(const Place& place, const ChoiceField<Section>& field, Section& sect
 }
 
 template <typename Section>
-Status ReadSection(const std::string& origin, const std::string& section_name,
-                   const toml::table& table, std::span<const ConfigKey<Section>> keys,
-                   Section& section, std::string* why) {
+Status ReadSection(const Source& source, const std::string& section_name, const toml::table& table,
+                   std::span<const ConfigKey<Section>> keys, Section& section) {
   for (const auto& [name, node] : table) {
     const auto key = std::find_if(keys.begin(), keys.end(), [&name = name](const auto& candidate) {
       return candidate.name == name.str();
     });
     const std::string full_name = section_name + "." + std::string(name.str());
     if (key == keys.end()) {
-      return Refuse(why, origin + ":" + std::to_string(node.source().begin.line) + ": " +
-                             full_name.substr(0, 96) + " is no known key; the nearest is " +
-                             Nearest(full_name, ConfigKeyNames()) + ". Correct or remove it");
+      return source.RefuseAt(node, full_name.substr(0, 96) + " is no known key; the nearest is " +
+                                       Nearest(full_name, ConfigKeyNames()) +
+                                       ". Correct or remove it");
     }
-    const Place place{origin, full_name, node, why};
+    const Place place{source, full_name, node};
     TERRACE_RETURN_IF_ERROR(
         std::visit([&](const auto& field) { return Read(place, field, section); }, key->field));
   }
   return Status::Ok();
 }
 
-Status ReadDomains(const std::string& origin, const toml::node& node, DaemonConfig* config,
-                   std::string* why) {
+Status ReadDomains(const Source& source, const toml::node& node, DaemonConfig* config) {
   const toml::array* domains = node.as_array();
   if (domains == nullptr || !domains->is_array_of_tables()) {
-    return Refuse(why, origin + ":" + std::to_string(node.source().begin.line) +
-                           ": domain is no list of tables: write [[domain]], once a domain");
+    return source.RefuseAt(node, "domain is no list of tables: write [[domain]], once a domain");
   }
   for (const toml::node& element : *domains) {
     DomainConfig domain;
     TERRACE_RETURN_IF_ERROR(
-        ReadSection(origin, "domain", *element.as_table(), DomainKeys(), domain, why));
+        ReadSection(source, "domain", *element.as_table(), DomainKeys(), domain));
     config->domains.push_back(std::move(domain));
   }
   return Status::Ok();
 }
 
-Status ReadRoot(const std::string& origin, const toml::table& root, DaemonConfig* config,
-                std::string* why) {
+Status ReadRoot(const Source& source, const toml::table& root, DaemonConfig* config) {
   for (const auto& [name, node] : root) {
     if (name.str() == "daemon" && node.is_table()) {
       TERRACE_RETURN_IF_ERROR(
-          ReadSection(origin, "daemon", *node.as_table(), DaemonKeys(), *config, why));
+          ReadSection(source, "daemon", *node.as_table(), DaemonKeys(), *config));
     } else if (name.str() == "nvme" && node.is_table()) {
       TERRACE_RETURN_IF_ERROR(
-          ReadSection(origin, "nvme", *node.as_table(), NvmeKeys(), config->nvme, why));
+          ReadSection(source, "nvme", *node.as_table(), NvmeKeys(), config->nvme));
     } else if (name.str() == "hbm" && node.is_table()) {
-      TERRACE_RETURN_IF_ERROR(
-          ReadSection(origin, "hbm", *node.as_table(), HbmKeys(), config->hbm, why));
+      TERRACE_RETURN_IF_ERROR(ReadSection(source, "hbm", *node.as_table(), HbmKeys(), config->hbm));
     } else if (name.str() == "redis" && node.is_table()) {
       TERRACE_RETURN_IF_ERROR(
-          ReadSection(origin, "redis", *node.as_table(), RedisKeys(), config->redis, why));
+          ReadSection(source, "redis", *node.as_table(), RedisKeys(), config->redis));
     } else if (name.str() == "kv_events" && node.is_table()) {
-      TERRACE_RETURN_IF_ERROR(ReadSection(origin, "kv_events", *node.as_table(), KvEventsKeys(),
-                                          config->kv_events, why));
+      TERRACE_RETURN_IF_ERROR(
+          ReadSection(source, "kv_events", *node.as_table(), KvEventsKeys(), config->kv_events));
     } else if (name.str() == "metrics" && node.is_table()) {
       TERRACE_RETURN_IF_ERROR(
-          ReadSection(origin, "metrics", *node.as_table(), MetricsKeys(), config->metrics, why));
+          ReadSection(source, "metrics", *node.as_table(), MetricsKeys(), config->metrics));
     } else if (name.str() == "domain") {
-      TERRACE_RETURN_IF_ERROR(ReadDomains(origin, node, config, why));
+      TERRACE_RETURN_IF_ERROR(ReadDomains(source, node, config));
     } else {
-      return Refuse(why,
-                    origin + ":" + std::to_string(node.source().begin.line) + ": '" +
-                        std::string(name.str()).substr(0, 64) +
-                        "' is no known section; the sections are [daemon], [nvme], [hbm], [redis], "
-                        "[kv_events], [metrics] and [[domain]]");
+      const std::string shown(name.str().substr(0, 64));
+      return source.RefuseAt(
+          node, "'" + shown +
+                    "' is no known section; the sections are [daemon], [nvme], [hbm], [redis], "
+                    "[kv_events], [metrics] and [[domain]]");
     }
   }
   return Status::Ok();
@@ -377,21 +384,21 @@ std::string FormatBytes(uint64_t value_bytes) {
 
 Status ParseConfig(std::string_view toml_text, const std::string& origin, DaemonConfig* config,
                    std::string* why) {
+  const Source source{origin, why};
   if (const uint32_t line = LineTooDeep(toml_text); line != 0) {
-    return Refuse(why, origin + ":" + std::to_string(line) + ": a name has more than " +
-                           std::to_string(kNamePartsMax) +
-                           " parts with dots between, the limit; no section or key has more than "
-                           "two. Correct or remove it");
+    return source.RefuseAt(line, "a name has more than " + std::to_string(kNamePartsMax) +
+                                     " parts with dots between, the limit; no section or key has "
+                                     "more than two. Correct or remove it");
   }
   toml::table root;
   try {
     root = toml::parse(toml_text, origin);
   } catch (const toml::parse_error& error) {
-    return Refuse(why, origin + ":" + std::to_string(error.source().begin.line) +
-                           ": this is no TOML: " + std::string(error.description()));
+    return source.RefuseAt(error.source().begin.line,
+                           "this is no TOML: " + std::string(error.description()));
   }
   DaemonConfig parsed;
-  TERRACE_RETURN_IF_ERROR(ReadRoot(origin, root, &parsed, why));
+  TERRACE_RETURN_IF_ERROR(ReadRoot(source, root, &parsed));
   *config = std::move(parsed);
   return Status::Ok();
 }

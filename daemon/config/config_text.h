@@ -15,7 +15,8 @@
 
 namespace terrace {
 
-// Reads TOML text; `origin` names it in refusals. kInvalid with one sentence in `*why`.
+// Reads TOML text. kInvalid with one sentence in `*why`, behind "origin:line: "; behind nothing
+// where `origin` is empty: of what nobody wrote as a file, a line would say nothing.
 Status ParseConfig(std::string_view toml_text, const std::string& origin, DaemonConfig* config,
                    std::string* why);
 // A file's text, for ParseConfig. kNotFound, kIo, or kInvalid if it is too long.

@@ -97,13 +97,6 @@ std::string AsToml(const std::string& key, const std::string& value) {
   return "[[domain]]\nname = \"" + section.substr(7) + "\"\n" + line;
 }
 
-// The caller wrote a key and its value, no file: a line of one would say nothing.
-const std::string kSetOrigin = "KEY=VALUE";
-std::string WithoutPlace(const std::string& why) {
-  const size_t place_end = why.find(": ");
-  return why.starts_with(kSetOrigin) && place_end != why.npos ? why.substr(place_end + 2) : why;
-}
-
 std::string Quoted(const std::string& value) {
   std::string quoted = "\"";
   for (const char letter : value) {
@@ -231,12 +224,12 @@ Error LiveConfig::Set(const std::string& text, std::string* document) {
                    "` says what is in "
                    "effect, `terrace config reload` takes the file's again");
   }
-  DaemonConfig said;
+  DaemonConfig said;  // of a text that is no file's: nobody wrote its lines
   std::string why;
-  if (!ParseConfig(AsToml(key, value), kSetOrigin, &said, &why).ok()) {
+  if (!ParseConfig(AsToml(key, value), "", &said, &why).ok()) {
     std::string why_as_text;
-    if (!ParseConfig(AsToml(key, Quoted(value)), kSetOrigin, &said, &why_as_text).ok()) {
-      return Invalid(WithoutPlace(why.find("this is no TOML") == why.npos ? why : why_as_text));
+    if (!ParseConfig(AsToml(key, Quoted(value)), "", &said, &why_as_text).ok()) {
+      return Invalid(why.find("this is no TOML") == why.npos ? why : why_as_text);
     }
   }
   DaemonConfig wanted = wanted_;

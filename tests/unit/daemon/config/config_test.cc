@@ -405,6 +405,21 @@ TEST(ConfigText, MetricsAreForThisHostUnlessSaidElse) {
   }
 }
 
+// What a caller hands over as one key and its value has no lines that anybody wrote.
+TEST(ConfigText, ARefusalNamesItsLineOnlyOfATextThatHasAName) {
+  std::string deep = "\na";
+  for (int i = 0; i < 100; ++i) deep += ".a";
+  for (const std::string& text :
+       {std::string("[daemon]\nlog_levl = \"info\"\n"), std::string("[daemon]\nlog_level = 7\n"),
+        std::string("\nlog = 1\n"), std::string("\ndomain = 1\n"), std::string("\nlog_level = \n"),
+        deep + " = 1\n"}) {
+    DaemonConfig config;
+    std::string why;
+    EXPECT_EQ(ParseConfig(text, "", &config, &why).code(), StatusCode::kInvalid) << text;
+    EXPECT_EQ(Refusal(text), "test.toml:2: " + why);
+  }
+}
+
 TEST(ConfigFile, AMissingFileIsNamed) {
   DaemonConfig config;
   std::string why;
