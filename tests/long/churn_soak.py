@@ -58,8 +58,11 @@ PROBE_SETTLE_S = 1.0  # until the fresh daemon has sent down what it was filled 
 DRIFT_MAX = 1.10
 RATIOS_MIN = 9  # that make three thirds
 # Descriptors: what memory grows by, slabs and connections to Redis are opened when first needed.
+# The catalog's files come and go; it has at most 64 of them open.
 LATE_FDS_MAX = 32
 REST_S = 5
+# The catalog's cache is full when the daemon has warmed up.
+CATALOG = {"catalog_memory_bytes": 8 * rig.MIB}
 # What lies below DRAM: MiB of a drive and of a Redis server, and of how many operations one erases.
 TIERS = {"settled": (0, 0, 50), "all": (48, 16, 1000)}
 
@@ -95,7 +98,8 @@ def schedule(pids, policy, priority):
 def new_stage(arguments, kind):
     nvme_mib, redis_mib, _ = TIERS[kind]
     return rig.Rig(arguments, dram_mib=DRAM_MIB, segment_mib=2, nvme_mib=nvme_mib, slab_mib=8,
-                   redis_mib=redis_mib, histories=True, small_bytes=SMALL_BYTES)
+                   nvme_keys=CATALOG, redis_mib=redis_mib, histories=True,
+                   small_bytes=SMALL_BYTES)
 
 
 class Soak:
