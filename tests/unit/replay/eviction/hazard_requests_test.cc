@@ -239,5 +239,56 @@ TEST(HazardSamples, TheOldestIsForgottenAndNoOther) {
   }
 }
 
+// Of so few chains some have several, which leave in any order.
+TEST(HazardSamples, EachIsFoundAmongThoseOfItsChain) {
+  constexpr uint32_t kCapacity = 16, kBlocks = 60;
+  HazardSamples samples(1);
+  std::vector<uint64_t> added(kBlocks, 0);  // by block: the number of its use that waits; 0: none
+  uint64_t count = 0, random = 1;
+  for (int step = 0; step < 20'000; ++step) {
+    random = random * 6364136223846793005u + 1442695040888963407u;
+    const auto block = static_cast<uint32_t>((random >> 33) % kBlocks);
+    const uint32_t fingerprint = block * 0x9E3779B1u;
+    if ((random >> 20) % 3 == 0) {
+      const HazardSamples::Sample* const ended = samples.EndWait(fingerprint, count);
+      ASSERT_EQ(ended != nullptr, added[block] != 0) << step;
+      if (ended != nullptr) {
+        ASSERT_EQ(ended->time_us, added[block]) << step;
+      }
+      added[block] = 0;
+    } else {
+      ++count;
+      samples.Add({.time_us = count, .fingerprint = fingerprint}, count);
+      added[block] = count;
+    }
+    for (uint32_t i = 0; i < kBlocks; ++i) {
+      if (added[i] + kCapacity <= count) added[i] = 0;
+      ASSERT_EQ(samples.IsWaitedFor(i * 0x9E3779B1u), added[i] != 0) << step;
+    }
+  }
+}
+
+// Each waits a while, is left behind, and comes back soon: it does so of what was left alone.
+TEST(HazardSamples, WhatIsLeftBehindIsOfItsKindOnlySinceThen) {
+  HazardSamples samples(1 << 10);
+  const HazardModel prior;
+  constexpr uint64_t kLeftUs = 20 * kMinuteUs;
+  for (uint32_t i = 0; i < 400; ++i) {
+    samples.Add({.time_us = 1, .fingerprint = i}, 1);
+    samples.OnFork({.fingerprint = i, .time_us = 1, .fork = 1}, kLeftUs);
+    samples.OnFork({.fingerprint = i, .time_us = 2, .fork = 2}, 3);  // another use of it
+    (void)samples.EndWait(i, kLeftUs + kMinuteUs / 6);
+  }
+  for (int i = 0; i < 300; ++i) samples.LearnSome(kLeftUs + kMinuteUs);
+  const auto change_of = [&](uint8_t fork) {
+    const ReuseTraits traits{.fork = fork};
+    return samples.model().ReuseChance(traits, kLeftUs, kLeftUs + kMinuteUs / 60) /
+           prior.ReuseChance(traits, kLeftUs, kLeftUs + kMinuteUs / 60);
+  };
+  EXPECT_LT(change_of(0), 1);
+  EXPECT_GT(change_of(2), 10) << "for their idle time";
+  EXPECT_GT(change_of(1), 3 * change_of(2));
+}
+
 }  // namespace
 }  // namespace terrace
