@@ -184,7 +184,7 @@ Error LiveConfig::Get(const std::string& key, std::string* document) const {
   // What a file with that key would be told.
   DaemonConfig nothing;
   std::string why;
-  (void)ParseConfig(AsToml(key, "0"), "terrace config", &nothing, &why);
+  (void)ParseConfig(AsToml(key, "0"), "", &nothing, &why);
   return Invalid(
       why.empty() || key.find('.') == key.npos
           ? "'" + key +
