@@ -8,7 +8,8 @@ what the lease's spans say of the last block is compared with when it came. --sp
 in MB/s, held to by slow_drive.py (reads are threads' then).
 Shown by speed: the median and the 90th of a hundred of |said − taken| ÷ taken, how many were said
 to come sooner than they did, and the floor: the same 90th of who would say of each length the
-median of what it takes in this run, the future among it.
+median of what it takes in this run, the future among it. At a speed that is held to, the 90th may
+be at most 0.25; a drive at its full speed is as steady as it is.
 """
 import argparse
 import os
@@ -25,6 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BLOCK_BYTES = 1 << 20
 LENGTHS = (4, 16, 64, 128)  # blocks
 DRAM_BLOCKS = 256
+ERROR_MAX = 0.25
 
 
 class Rig:
@@ -119,18 +121,19 @@ def main():
     build = arguments.build.resolve()
     os.environ["TERRACE_LIBRARY"] = str(build / "client/libterrace.so.1")
     sys.path.insert(0, str(ROOT / "client/python"))
+    is_met = True
     print("drive     asked   error p50   p90   floor p90   too early   MB/s")
     for text in arguments.speeds.split(","):
         speed = None if text == "full" else int(text)
         found = measure(build, speed, arguments.repeats)
         if not found:
-            print(f"{text:8}  nothing came from the drive")
-            continue
+            sys.exit(f"{text:8}  nothing came from the drive")
         errors = sorted(abs(said - took) / took for _, said, took in found)
         usual = {length: statistics.median(t for n, _, t in found if n == length)
                  for length in {n for n, _, _ in found}}
         floor = sorted(abs(usual[n] - t) / t for n, _, t in found)
         early = sum(said < took for _, said, took in found) / len(found)
+        is_met &= speed is None or errors[len(errors) * 9 // 10] <= ERROR_MAX
         rate = sum(n for n, _, _ in found) * BLOCK_BYTES / 1e6 / sum(t for _, _, t in found)
         print(f"{text:8}  {len(found):5}   {errors[len(errors) // 2]:9.2f}   "
               f"{errors[len(errors) * 9 // 10]:.2f}   {floor[len(floor) * 9 // 10]:9.2f}   "
@@ -142,7 +145,9 @@ def main():
                 print(f"   {length:4} blocks: error p90 {wrong[len(wrong) * 9 // 10]:.2f}; said / "
                       "taken, ms: " + ", ".join(f"{s * 1e3:.0f} / {t * 1e3:.0f}"
                                                 for s, t in of_length[:6]))
+    print("VERDICT " + ("OK" if is_met else "FAILED"))
+    return 0 if is_met else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
