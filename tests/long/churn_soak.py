@@ -234,7 +234,7 @@ def soak(arguments, kind, seconds, operations):
 
 def main():
     arguments = rig.parse_arguments(__doc__, 80 * HOUR_S, seconds=(300, 5),
-                                    all_tiers_seconds=(300, 3), round_seconds=(30, 3),
+                                    all_tiers_seconds=(300, 3), round_seconds=(20, 3),
                                     operations=(0, 0))
     soaks = (("settled", arguments.seconds, 0),
              ("all", arguments.all_tiers_seconds, arguments.operations))
