@@ -138,12 +138,12 @@ def main():
             print(f"{length:8}{line}")
         ratios = sorted(one[3] for one in found)
         print(f"   of {len(ratios)}: median {statistics.median(ratios):.2f}, 90th "
-              f"{ratios[len(ratios) * 9 // 10]:.2f}, worst {ratios[-1]:.2f}, at most 1.1: "
-              f"{sum(ratio <= 1.1 for ratio in ratios) / len(ratios):.2f}")
+              f"{ratios[len(ratios) * 9 // 10]:.2f}, worst {ratios[-1]:.2f}, at most {RATIO_MAX}: "
+              f"{sum(ratio <= RATIO_MAX for ratio in ratios) / len(ratios):.2f}")
         floors = sorted(one[5] for one in found)
         print(f"   floor: median {statistics.median(floors):.2f}, 90th "
-              f"{floors[len(floors) * 9 // 10]:.2f}, worst {floors[-1]:.2f}, at most 1.1: "
-              f"{sum(ratio <= 1.1 for ratio in floors) / len(floors):.2f}")
+              f"{floors[len(floors) * 9 // 10]:.2f}, worst {floors[-1]:.2f}, at most {RATIO_MAX}: "
+              f"{sum(ratio <= RATIO_MAX for ratio in floors) / len(floors):.2f}")
     print("VERDICT " + ("OK" if is_met else "FAILED"))
     return 0 if is_met else 1
 

@@ -1,24 +1,10 @@
 // Warm calls allocate nothing on their caller's thread.
-#include <cstdlib>
-#include <new>
-
 #include "unit/client/client_fixture.h"
 
 // Sanitizers bring their own.
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 
-namespace {
-thread_local uint64_t g_allocation_count = 0;
-}  // namespace
-
-// Not inlined: the compiler would see malloc and delete meet, or new and free.
-[[gnu::noinline]] void* operator new(size_t bytes) {
-  ++g_allocation_count;
-  if (void* allocated = std::malloc(bytes)) return allocated;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* allocated) noexcept { std::free(allocated); }
-[[gnu::noinline]] void operator delete(void* allocated, size_t) noexcept { std::free(allocated); }
+#include "counted_allocations.h"
 
 namespace terrace {
 namespace {
@@ -45,9 +31,9 @@ TEST_F(Allocations, WarmCallsMakeNone) {
     write->Abort();
   };
   for (int i = 0; i < 20; ++i) round();
-  const uint64_t before = g_allocation_count;
+  const uint64_t before = test::g_allocation_count;
   for (int i = 0; i < 50; ++i) round();
-  EXPECT_EQ(g_allocation_count, before);
+  EXPECT_EQ(test::g_allocation_count, before);
 }
 
 }  // namespace

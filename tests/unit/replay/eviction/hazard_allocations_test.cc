@@ -2,8 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <cstdlib>
-#include <new>
 #include <span>
 #include <vector>
 
@@ -12,18 +10,7 @@
 // Sanitizers bring their own.
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 
-namespace {
-uint64_t g_allocation_count = 0;
-}  // namespace
-
-// Not inlined: the compiler would see malloc and delete meet, or new and free.
-[[gnu::noinline]] void* operator new(size_t bytes) {
-  ++g_allocation_count;
-  if (void* allocated = std::malloc(bytes)) return allocated;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* allocated) noexcept { std::free(allocated); }
-[[gnu::noinline]] void operator delete(void* allocated, size_t) noexcept { std::free(allocated); }
+#include "counted_allocations.h"
 
 namespace terrace {
 namespace {
@@ -72,9 +59,9 @@ TEST(HazardAllocations, AWarmPolicyMakesNone) {
   };
   uint32_t number = 0;
   while (number < 3000) round(number++);
-  const uint64_t before = g_allocation_count;
+  const uint64_t before = test::g_allocation_count;
   while (number < 3200) round(number++);
-  EXPECT_EQ(g_allocation_count, before);
+  EXPECT_EQ(test::g_allocation_count, before);
 }
 
 }  // namespace
