@@ -135,8 +135,7 @@ class Asked:
                        "PYTHONDONTWRITEBYTECODE": "1",
                        "TERRACE_LIBRARY": str(arguments.build / "client" / "libterrace.so")}
         self.process = subprocess.Popen(  # pylint: disable=consider-using-with
-            [arguments.venv / "bin" / "python", __file__, "--serve",
-             json.dumps(options)],
+            [arguments.venv / "bin" / "python", __file__, "--serve", json.dumps(options)],
             env=environment, cwd=directory, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=self.log, text=True)
         self.name, self.path = name, self.log.name
@@ -242,8 +241,8 @@ def usable_tokens(length):
     return (length - 1) // BLOCK_TOKENS * BLOCK_TOKENS
 
 
-def measure_hit(alone, ours, prompts, bytes_per_s):
-    """(first token, ideal) of each, in seconds."""
+def measure_hit(alone, ours, prompts, bytes_s):
+    """(first token, ideal) of each, in seconds. bytes_s: what so many tokens' bytes take."""
     found = []
     for prompt in prompts:
         own = [alone.generate([prompt]) for _ in range(3)]
@@ -252,7 +251,7 @@ def measure_hit(alone, ours, prompts, bytes_per_s):
         wanted = usable_tokens(len(prompt))
         if got["cached"] != wanted or any(each["cached"] != wanted for each in own):
             sys.exit(f"of {len(prompt)} tokens {got} and {own} were cached, not {wanted}")
-        ideal_s = statistics.median(each["seconds"] for each in own) + bytes_per_s(wanted)
+        ideal_s = statistics.median(each["seconds"] for each in own) + bytes_s(wanted)
         found.append((got["seconds"], ideal_s))
     return found
 
