@@ -82,6 +82,7 @@ void CopyTunable(const DomainOptions& from, DomainOptions* to) {
   to->ttl_default_s = from.ttl_default_s;
   to->write_bytes_per_day = from.write_bytes_per_day;
   to->scrub_bytes_per_second = from.scrub_bytes_per_second;
+  to->scrub_interval_us = from.scrub_interval_us;
   to->allow_models = from.allow_models;
   to->shared.is_storing = from.shared.is_storing;
   to->shared.is_fetching = from.shared.is_fetching;

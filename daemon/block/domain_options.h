@@ -65,6 +65,7 @@ struct DomainOptions {
   uint64_t write_bytes_per_day = UINT64_MAX;  // to them; > 0, UINT64_MAX: any number
   std::vector<std::string> allow_models;      // as patterns with * and ?; empty: any
   uint64_t scrub_bytes_per_second = 0;  // how fast the persistent tier is verified; 0: not at all
+  uint64_t scrub_interval_us = 0;       // from one pass's begin to the next's, at least
   KvEventSink* kv_events = nullptr;     // outlives the Store; none: routers are told nothing
   SharedUse shared;
   DeviceUse device;

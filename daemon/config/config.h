@@ -94,6 +94,7 @@ struct NvmeConfig {
   uint32_t queue_depth = 128;  // requests in flight on a path
   uint64_t catalog_memory_bytes = 64 * kMiB;
   uint64_t scrub_bytes_per_second = 32 * kMiB;          // 0: no scrub
+  uint32_t scrub_interval_s = 24 * 3600;                // 0: pass after pass
   std::string eviction = "lru";                         // of EvictionPolicyNames()
   uint32_t read_ahead_blocks = 16;                      // 0: none
   std::string admission = "all";                        // one of AdmissionPolicyNames()

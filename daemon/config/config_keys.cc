@@ -150,6 +150,8 @@ const ConfigKey<Nvme> kNvmeKeys[] = {
      "memory of one domain's catalog"},
     {"scrub_bytes_per_second", BytesField<Nvme>{&Nvme::scrub_bytes_per_second, 0, 64 * kGiB},
      "how fast blocks at rest are verified in the background; 0: not at all", kLive},
+    {"scrub_interval_s", CountField<Nvme>{&Nvme::scrub_interval_s, 0, 365 * 24 * 3600},
+     "blocks at rest are not all verified again before so long; 0: pass after pass", kLive},
     {"read_ahead_blocks", CountField<Nvme>{&Nvme::read_ahead_blocks, 0, 4096},
      "blocks promoted unasked behind a chain that is being promoted; 0: none", kLive},
     {"eviction", NamedChoice<Nvme, &Nvme::eviction, EvictionPolicyNames>(),

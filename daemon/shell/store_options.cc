@@ -60,6 +60,7 @@ DomainOptions DomainOptionsOf(const DaemonConfig& config, size_t domain_index) {
         std::max<uint64_t>(config.nvme.write_bytes_per_day / config.domains.size(), 1);
   }
   options.scrub_bytes_per_second = config.nvme.scrub_bytes_per_second;
+  options.scrub_interval_us = uint64_t{config.nvme.scrub_interval_s} * 1'000'000;
   options.shared.is_storing = config.redis.use != RedisUse::kFetch;
   options.shared.is_fetching = config.redis.use != RedisUse::kStore;
   options.shared.is_storing_hits_only = config.redis.admission == RedisAdmission::kHit;

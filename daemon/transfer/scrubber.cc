@@ -68,6 +68,10 @@ void Scrubber::Step() {
   }
 }
 
+bool Scrubber::IsResting() const {
+  return is_pass_over_ && d_.NowUs() - pass_since_us_ < d_.options.scrub_interval_us;
+}
+
 bool Scrubber::MayRead() {
   const TierStats stats = tier().stats();
   if (is_asked_) {
@@ -75,7 +79,7 @@ bool Scrubber::MayRead() {
     return is_checking();
   }
   const bool is_serving = d_.serving == protocol::ServingMode::kServing;
-  if (!stats.is_healthy || is_stopped_ || !is_serving) return false;
+  if (!stats.is_healthy || is_stopped_ || !is_serving || IsResting()) return false;
   // A block that is looked at stays: of few, one would be held whenever room is to go back.
   if (stats.share.leaving_bytes > 0) return false;
   return stats.transfers_in_flight == 0 || d_.NowUs() - last_read_us_ >= kYieldUs;
@@ -109,10 +113,12 @@ bool Scrubber::MoveOnAsked() {
 
 bool Scrubber::MoveOn() {
   if (is_asked_) return MoveOnAsked();
+  if (std::exchange(is_pass_over_, false)) pass_since_us_ = d_.NowUs();
   for (uint32_t looked_at = 0; looked_at < kBlocksPerStepMax;) {
     if (block_ >= d_.index.id_count()) {
       if (block_ == 0) return false;
       ++d_.counters.scrub_passes;
+      is_pass_over_ = true;
       block_ = 0;
       is_fresh_ = true;
       return false;  // the next pass begins at another tick, lest an empty tier keep us here

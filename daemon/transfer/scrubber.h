@@ -4,7 +4,8 @@
 // DRAM has the block it is written anew.
 //
 // It gives way: one read at a time, only while the tier has nothing else to do (or has been busy
-// for kYieldUs), within a budget, into memory of its own, never into slots.
+// for kYieldUs), within a budget, into memory of its own, never into slots. When it has been over
+// all blocks it rests, until an interval after it began.
 //
 // Another one reads what a person asks for instead (Check): within that person's budget, giving way
 // to nobody, and saying what it found instead of acting on it.
@@ -41,6 +42,7 @@ class Scrubber {
         number_bit_(number_bit),
         is_asked_(number_bit == kCheckNumberBit),
         budget_since_us_(domain.NowUs()),
+        pass_since_us_(domain.NowUs()),
         last_read_us_(domain.NowUs()) {}
   ~Scrubber();
 
@@ -82,6 +84,7 @@ class Scrubber {
   void EarnBudget();
   void Step();
   bool MayRead();
+  bool IsResting() const;
   // To the next member that has bytes below. False if there is none among the next blocks.
   bool MoveOn();
   bool MoveOnAsked();
@@ -115,6 +118,8 @@ class Scrubber {
   bool is_stopped_ = false;
   int64_t budget_bytes_ = 0;
   uint64_t budget_since_us_;
+  bool is_pass_over_ = false;  // and the next one has not begun
+  uint64_t pass_since_us_;
   uint64_t last_read_us_;
   // The check that a person asked for.
   bool is_abandoned_ = false;  // what is being read was asked for by one that was cancelled

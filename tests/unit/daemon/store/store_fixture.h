@@ -36,6 +36,7 @@ struct WorldOptions {
   uint32_t blocks_max = 4096;
   uint32_t groups_max = 256;
   uint64_t scrub_bytes_per_second = 0;
+  uint64_t scrub_interval_us = 0;
   std::function<std::unique_ptr<sim::MemoryTier>(const sim::MemoryTier::Options&)> make_tier =
       [](const sim::MemoryTier::Options& tier) { return std::make_unique<sim::MemoryTier>(tier); };
   uint32_t lease_blocks_per_session_max = 4096;
@@ -154,6 +155,7 @@ class StoreWorld {
       for (size_t i = 0; i < domain.secret.size(); ++i) domain.secret[i] = std::byte(i + d);
       domain.kv_events = options.kv_events;
       domain.scrub_bytes_per_second = options.scrub_bytes_per_second;
+      domain.scrub_interval_us = options.scrub_interval_us;
       for (uint32_t t = 0; t < options.lower_tier_count; ++t) {
         domain.lower_tiers.push_back(faults[d * options.lower_tier_count + t].get());
       }

@@ -13,8 +13,10 @@ constexpr uint8_t kDram = 1 << 1, kNvme = 1 << 2;
 
 class Scrub : public ::testing::Test {
  protected:
-  explicit Scrub(uint64_t bytes_per_second = 64 * kMiB)
-      : w({.lower_tier_count = 1, .scrub_bytes_per_second = bytes_per_second}) {
+  explicit Scrub(uint64_t bytes_per_second = 64 * kMiB, uint64_t interval_us = 0)
+      : w({.lower_tier_count = 1,
+           .scrub_bytes_per_second = bytes_per_second,
+           .scrub_interval_us = interval_us}) {
     s = w.Open();
     group = w.OpenSimple(s);
   }
@@ -178,6 +180,48 @@ TEST_F(Scrub, ItStopsBeforeTheStoreDoes) {
   w.store->StopScrub();
   w.Advance(5'000'000);
   EXPECT_EQ(w.Stats().scrub_members, before);
+}
+
+class DailyScrub : public Scrub {
+ protected:
+  static constexpr uint64_t kIntervalUs = 30'000'000;
+  DailyScrub() : Scrub(64 * kMiB, kIntervalUs) {}
+};
+
+TEST_F(DailyScrub, RestsUntilAnIntervalAfterItBegan) {
+  PutBelow(1);
+  w.Advance(2'000'000);
+  EXPECT_EQ(w.Stats().scrub_passes, 1u);
+  const uint64_t first = w.Stats().scrub_members;
+  EXPECT_GE(first, 4u);
+  w.Advance(kIntervalUs - 4'000'000);
+  EXPECT_EQ(w.Stats().scrub_members, first);
+  w.Advance(5'000'000);
+  EXPECT_EQ(w.Stats().scrub_members, first + 4);
+  w.Advance(kIntervalUs - 5'000'000);
+  EXPECT_EQ(w.Stats().scrub_passes, 2u) << "the second one rests as the first did";
+  w.Advance(5'000'000);
+  EXPECT_EQ(w.Stats().scrub_passes, 3u);
+}
+
+TEST_F(DailyScrub, AShorterIntervalEndsARest) {
+  PutBelow(1);
+  w.Advance(2'000'000);
+  ASSERT_EQ(w.Stats().scrub_passes, 1u);
+  StoreOptions tuned = w.made;
+  tuned.domains[0].scrub_interval_us = 3'000'000;
+  w.store->Retune(tuned);
+  w.Advance(4'000'000);
+  EXPECT_GE(w.Stats().scrub_passes, 2u);
+}
+
+TEST_F(DailyScrub, ARestartBeginsOne) {
+  PutBelow(1);
+  w.Advance(2'000'000);
+  EXPECT_EQ(w.Restart()[0].blocks, 4u);
+  w.Advance(2'000'000);
+  EXPECT_EQ(w.Stats().scrub_passes, 1u);
+  EXPECT_GE(w.Stats().scrub_members, 4u);
 }
 
 class SlowScrub : public Scrub {
