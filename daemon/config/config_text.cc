@@ -1,7 +1,7 @@
 #include "daemon/config/config_text.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
+#include <poll.h>
 #include <toml++/toml.h>
 #include <unistd.h>
 
@@ -9,11 +9,11 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
-#include <fstream>
 #include <sstream>
 
 #include "daemon/config/config_keys.h"
 #include "daemon/config/toml_depth.h"
+#include "terrace/open_file.h"
 
 namespace terrace {
 namespace {
@@ -403,23 +403,37 @@ Status ParseConfig(std::string_view toml_text, const std::string& origin, Daemon
   return Status::Ok();
 }
 
+// A pipe that nobody writes to would be waited for, for good.
 Status ReadConfigText(const std::string& path, std::string* text, std::string* why) {
   constexpr size_t kFileBytesMax = kMiB;
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  text->assign(kFileBytesMax + 1, '\0');
-  if (file) file.read(text->data(), static_cast<std::streamsize>(text->size()));
-  if (!file.is_open() || file.bad() || (file.gcount() == 0 && errno != 0)) {
-    const int error = errno;
-    *why = "configuration file " + path + ": cannot read it: " + std::strerror(error) +
-           "; name another with --config";
+  constexpr int kWriterMsMax = 5000;
+  const std::string name = "configuration file " + path;
+  const auto unreadable = [&](int error) {
+    *why = name + ": cannot read it: " + std::strerror(error) + "; name another with --config";
     return Status(error == ENOENT ? StatusCode::kNotFound : StatusCode::kIo,
                   "the configuration file cannot be read", error);
+  };
+  const OpenFile file(path, O_RDONLY | O_NONBLOCK, 0);
+  if (file.fd() < 0) return unreadable(errno);
+  text->assign(kFileBytesMax + 1, '\0');
+  size_t done_bytes = 0;
+  while (done_bytes < text->size()) {
+    pollfd readable{.fd = file.fd(), .events = POLLIN, .revents = 0};
+    if (poll(&readable, 1, kWriterMsMax) == 0) {
+      return Refuse(why, name + " is a pipe or the like, and nobody has written to it for " +
+                             std::to_string(kWriterMsMax / 1000) +
+                             " s: name a file with --config, or what is written to");
+    }
+    const ssize_t got = read(file.fd(), text->data() + done_bytes, text->size() - done_bytes);
+    if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (got < 0) return unreadable(errno);
+    if (got == 0) break;
+    done_bytes += static_cast<size_t>(got);
   }
-  text->resize(static_cast<size_t>(file.gcount()));
+  text->resize(done_bytes);
   if (text->size() > kFileBytesMax) {
-    return Refuse(why, "configuration file " + path + " is larger than " +
-                           FormatBytes(kFileBytesMax) + ": this is no configuration");
+    return Refuse(
+        why, name + " is larger than " + FormatBytes(kFileBytesMax) + ": this is no configuration");
   }
   return Status::Ok();
 }

@@ -5,6 +5,7 @@ import os
 import pathlib
 import socket
 import stat
+import subprocess
 import tempfile
 import threading
 
@@ -97,6 +98,19 @@ def test_a_wrong_configuration_is_a_problem(directory):
     assert "dram_bites" in only(rows, "configuration")["found"]
     status, rows, _ = doctor("--config", directory / "none.toml")
     assert (status, only(rows, "configuration")["level"]) == (1, "problem")
+
+
+def test_a_pipe_that_nobody_writes_to_holds_neither_it_nor_the_daemon(directory):
+    pipe = directory / "pipe"
+    os.mkfifo(pipe)
+    status, rows, _ = doctor("--config", pipe)
+    assert status == 1
+    assert only(rows, "configuration")["level"] == "problem"
+    found = only(rows, "configuration")["found"]
+    assert str(pipe) in found and "nobody has written to it" in found and "--config" in found
+    checked = subprocess.run([os.environ["TERRACED"], "--check-config", "--config", pipe],
+                             capture_output=True, text=True, timeout=20)
+    assert (checked.returncode, checked.stderr) == (2, f"terraced: {found}\n")
 
 
 @pytest.mark.skipif(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >= 1 << 40,

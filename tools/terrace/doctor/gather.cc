@@ -77,47 +77,56 @@ void AskDaemon(const DaemonAddress& address, Subject* subject) {
                                     subject->socket_path, address.timeout_ms, why);
 }
 
-// Who names a configuration and no socket asks about the daemon that it is for. A pipe is left to
-// who reads it for good.
-DaemonAddress AddressOf(DaemonAddress address, const std::string& config_path,
-                        const HostCalls& calls) {
-  int unused_error = 0;
-  const auto file = calls.Stat(config_path, &unused_error);
-  if (!file || !S_ISREG(file->mode) || !address.socket_path.empty() ||
+// What a file says; nothing is worked out yet.
+struct ConfigRead {
+  std::string path;
+  bool is_named = true;  // by a person, or by the daemon's command line
+  Status status;
+  DaemonConfig config;
+  std::string why;
+};
+
+ConfigRead ReadConfig(const std::string& named_path) {
+  ConfigRead read{.path = named_path.empty() ? kConfigPath : named_path,
+                  .is_named = !named_path.empty()};
+  read.status = ReadConfigFile(read.path, &read.config, &read.why);
+  return read;
+}
+
+// Who names a configuration and no socket asks about the daemon that it is for.
+DaemonAddress AddressOf(DaemonAddress address, const ConfigRead& named) {
+  if (!named.status.ok() || !address.socket_path.empty() ||
       std::getenv("TERRACE_SOCKET") != nullptr) {
     return address;
   }
-  DaemonConfig config;
+  DaemonConfig config = named.config;
   std::string unused;
-  if (ReadConfigFile(config_path, &config, &unused).ok() &&
-      ResolveConfig({}, ConfigEnvironment::OfProcess(), &config, &unused).ok()) {
+  if (ResolveConfig({}, ConfigEnvironment::OfProcess(), &config, &unused).ok()) {
     address.socket_path = config.domains.front().socket_path;
   }
   return address;
 }
 
-void ReadConfig(const std::string& named_path, const DaemonCommand& running, Subject* subject) {
-  const bool is_named = !named_path.empty() || !running.config_path.empty();
-  subject->config_path = !named_path.empty()            ? named_path
-                         : !running.config_path.empty() ? running.config_path
-                                                        : kConfigPath;
-  int error = 0;
-  const bool is_there = subject->calls.Stat(subject->config_path, &error).has_value();
+ConfigState StateOf(const ConfigRead& refused) {
+  const int error = refused.status.detail();
+  if (error == EACCES || error == EPERM) return ConfigState::kUnread;
+  return error == ENOENT && !refused.is_named ? ConfigState::kAbsent : ConfigState::kRefused;
+}
+
+void TakeConfig(ConfigRead read, const DaemonCommand& running, Subject* subject) {
+  subject->config_path = read.path;
+  subject->config_why = read.why;
   ConfigEnvironment environment = ConfigEnvironment::OfProcess();
   environment.uid = subject->daemon.uid;
   const ConfigOverrides overrides{.socket_path = running.socket_path,
                                   .dram_bytes = running.dram_bytes};
-  DaemonConfig config;
-  const Status read = ReadConfigFile(subject->config_path, &config, &subject->config_why);
-  if (read.ok() && ResolveConfig(overrides, environment, &config, &subject->config_why).ok()) {
+  if (read.status.ok() &&
+      ResolveConfig(overrides, environment, &read.config, &subject->config_why).ok()) {
     subject->config_state = ConfigState::kRead;
-    subject->config = std::move(config);
+    subject->config = std::move(read.config);
     return;
   }
-  subject->config_state = ConfigState::kRefused;
-  if (!is_there && error == ENOENT && !is_named) subject->config_state = ConfigState::kAbsent;
-  const bool is_readable = subject->files.Read(subject->config_path).has_value();
-  if (is_there ? !is_readable : error == EACCES) subject->config_state = ConfigState::kUnread;
+  subject->config_state = StateOf(read);
   // Defaults that depend on other keys; where one is missing, the values' own will do here.
   std::string unused;
   (void)ResolveConfig(overrides, environment, &subject->config, &unused);
@@ -146,7 +155,9 @@ Subject GatherSubject(const HostFiles& files, const HostCalls& calls, const Daem
   subject.version = TERRACE_VERSION;
   subject.own = UserOfProcess(files, "self").value_or(UserFacts{.uid = getuid(), .name = "you"});
   subject.is_socket_named = !address.socket_path.empty();
-  AskDaemon(AddressOf(address, config_path, calls), &subject);
+  std::optional<ConfigRead> config;  // read once: before the daemon is asked if a person named it
+  if (!config_path.empty()) config = ReadConfig(config_path);
+  AskDaemon(config ? AddressOf(address, *config) : address, &subject);
   DaemonCommand running;
   if (subject.stats) {
     const auto pid = subject.stats->Count("pid");
@@ -162,7 +173,8 @@ Subject GatherSubject(const HostFiles& files, const HostCalls& calls, const Daem
   if (subject.pid) daemon = UserOfProcess(files, std::to_string(*subject.pid));
   if (!daemon) daemon = UserNamed(files, kDaemonUser);
   subject.daemon = daemon.value_or(subject.own);
-  ReadConfig(config_path, running, &subject);
+  if (!config) config = ReadConfig(running.config_path);
+  TakeConfig(std::move(*config), running, &subject);
   return subject;
 }
 

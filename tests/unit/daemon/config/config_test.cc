@@ -1,8 +1,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/stat.h>
 
+#include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 #include "daemon/config/config_resolve.h"
 #include "daemon/config/config_text.h"
@@ -425,6 +430,55 @@ TEST(ConfigFile, AMissingFileIsNamed) {
   std::string why;
   EXPECT_EQ(ReadConfigFile("/nonexistent/t.toml", &config, &why).code(), StatusCode::kNotFound);
   EXPECT_THAT(why, AllOf(HasSubstr("/nonexistent/t.toml"), HasSubstr("--config")));
+}
+
+std::string DirectoryForTest() {
+  std::string directory =
+      (std::filesystem::temp_directory_path() / "terrace-config-XXXXXX").string();
+  EXPECT_NE(mkdtemp(directory.data()), nullptr);
+  return directory;
+}
+
+TEST(ConfigFile, APipeIsReadWhileSomebodyWritesAndRefusedWhenNobodyDoes) {
+  const std::string directory = DirectoryForTest(), pipe = directory + "/pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  DaemonConfig config;
+  std::string why;
+  std::thread writer([&] {
+    std::ofstream file(pipe);
+    file << "[daemon]\n" << std::flush;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    file << "sessions_max = 77\n";
+  });
+  EXPECT_TRUE(ReadConfigFile(pipe, &config, &why).ok()) << why;
+  writer.join();
+  EXPECT_EQ(config.sessions_max, 77u);
+  EXPECT_EQ(ReadConfigFile(pipe, &config, &why).code(), StatusCode::kInvalid);
+  EXPECT_THAT(why, AllOf(HasSubstr(pipe), HasSubstr("nobody has written to it for 5 s"),
+                         HasSubstr("--config")));
+  std::filesystem::remove_all(directory);
+}
+
+TEST(ConfigFile, ADirectoryIsNone) {
+  const std::string directory = DirectoryForTest();
+  DaemonConfig config;
+  std::string why;
+  EXPECT_EQ(ReadConfigFile(directory, &config, &why).code(), StatusCode::kIo);
+  EXPECT_THAT(why, AllOf(HasSubstr(directory), HasSubstr("directory"), HasSubstr("--config")));
+  std::filesystem::remove_all(directory);
+}
+
+TEST(ConfigFile, OneThatIsTooLongIsRefused) {
+  const std::string directory = DirectoryForTest();
+  const std::string path = directory + "/t.toml";
+  std::string text, why;
+  std::ofstream(path) << std::string(1 << 20, '\n');
+  EXPECT_TRUE(ReadConfigText(path, &text, &why).ok()) << why;
+  EXPECT_EQ(text.size(), 1u << 20);
+  std::ofstream(path, std::ios::app) << '\n';
+  EXPECT_EQ(ReadConfigText(path, &text, &why).code(), StatusCode::kInvalid);
+  EXPECT_THAT(why, HasSubstr("larger than 1MiB"));
+  std::filesystem::remove_all(directory);
 }
 
 std::string SourceFile(const std::string& path) {
