@@ -285,7 +285,7 @@ def main():
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--venv", type=pathlib.Path, default=ROOT / "build" / "engines")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release")
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=15, help="of misses; 0: hits alone")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--lengths", default="1024,2048,4096")
     parser.add_argument("--speeds", default="dram,400,200",
@@ -303,7 +303,9 @@ def main():
     with tempfile.TemporaryDirectory(prefix="paths-") as directory:
         daemon = Daemon(arguments.build, directory)
         try:
-            is_met = with_instances(arguments, directory, daemon, MISS_MODEL, run_miss, 2)
+            is_met = True
+            if arguments.rounds:
+                is_met &= with_instances(arguments, directory, daemon, MISS_MODEL, run_miss, 2)
             if arguments.speeds:
                 is_met &= with_instances(arguments, directory, daemon, MODEL, run_hit)
         finally:

@@ -4,6 +4,7 @@ TERRACE_ENGINE_REQUESTS: how many random requests a setting gets (200)."""
 import random
 import signal
 import sys
+import threading
 import time
 import types
 
@@ -495,6 +496,27 @@ def test_loads_that_wait_for_a_thread_have_the_same_deadline(monkeypatch):
     half.close()
     assert waits[0] >= waits[1] >= waits[2] >= waits[3] and waits[3] <= 2.0
     assert half.take_loaded() == ({"r0", "r1", "r2", "r3"},) * 2
+
+
+@pytest.mark.parametrize("is_idle", [True, False])
+def test_only_a_step_that_computes_nothing_waits_for_a_load(monkeypatch, is_idle):
+    may_end = threading.Event()
+    monkeypatch.setattr("terrace.vllm.worker.IDLE_WAIT_S", LONG_S)
+    monkeypatch.setattr("terrace.vllm.worker.WorkerHalf._copy",
+                        lambda half, load, deadline: may_end.wait(LONG_S) and 1)
+    role = terrace.vllm.worker_role.WorkerRole.__new__(terrace.vllm.worker_role.WorkerRole)
+    role.refusal, role._lost_loads, role._bad_blocks, role._kv_cache_config = None, [], set(), None
+    role.worker = half = terrace.vllm.worker.WorkerHalf(
+        None, lambda: terrace.vllm.copies.InStep({}), shares=ONE_SHARE)
+    half.load([terrace.vllm.messages.Load("only", (1, 1), [[1]])])
+    if is_idle:
+        threading.Timer(0.01, may_end.set).start()
+        assert role.take_finished(is_idle=True) == {"only"}
+        assert role.take_finished(is_idle=True) == set(), "nobody waits where nothing is loaded"
+    else:
+        assert role.take_finished(is_idle=False) == set()
+        may_end.set()
+    half.close()
 
 
 def test_a_block_that_is_none_of_the_cache_is_refused():

@@ -101,7 +101,8 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):  # type: ignore[misc, 
 
     def get_finished(self, finished_req_ids: Set[str]) -> Tuple[Optional[Set[str]],
                                                                 Optional[Set[str]]]:
-        return None, self._worker.take_finished() or None
+        is_idle = bool(self._connector_metadata) and self._connector_metadata.step.is_idle
+        return None, self._worker.take_finished(is_idle) or None
 
     def get_transfer_results(self, finished_req_ids: Set[str]) -> Any:
         """Of several groups, or windows, a request that lost anything is computed from its start.

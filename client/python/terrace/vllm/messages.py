@@ -36,6 +36,7 @@ class Step:
     looked, so that no store under way may be committed. lost: stores before it whose blocks were
     written to before the worker could look: they are not committed. sleep_count: what the scheduler
     had heard by then (KvMemory): stores of a step that knows of fewer are of bytes that are gone.
+    is_idle: it computes nothing, and no other step is under way.
     """
     loads: List[Load] = dataclasses.field(default_factory=list)
     stores: List[Store] = dataclasses.field(default_factory=list)
@@ -43,6 +44,7 @@ class Step:
     lost: List[int] = dataclasses.field(default_factory=list)
     sleep_count: int = 0
     layout: Optional["Layout"] = None  # where there is work for a stage that knows only itself
+    is_idle: bool = False
 
 
 @dataclasses.dataclass

@@ -225,6 +225,7 @@ class SchedulerRole(Role):
         step.loads += orphans
         if self.stage_count > 1 and (step.loads or step.stores):
             step.layout = self.layout
+        step.is_idle = self.stage_count == 1 and not scheduler_output.num_scheduled_tokens
         return step
 
     @never_raises()

@@ -20,6 +20,7 @@ from .messages import MARKER_BYTES, NO_BLOCK, Load, Share, Step, Store
 
 logger = logging.getLogger("vllm.terrace")
 _LOAD_THREADS = 2
+IDLE_WAIT_S = 0.001  # what vLLM's own loop sleeps after a step that computed nothing
 # On their way; further ones are dropped. A fence may have to wait for all that are.
 _STORES_MAX = 1024
 _STORE_BYTES_MAX = 512 << 20
@@ -57,6 +58,8 @@ class WorkerHalf:
         self._committer = concurrent.futures.ThreadPoolExecutor(1, "terrace-store")
         self._storing: Dict[int, _Storing] = {}
         self._lock = threading.Lock()
+        self._load_ended = threading.Condition(self._lock)
+        self._load_count = 0  # begun, and not ended
         self._loaded: Set[str] = set()
         self._failed: Set[str] = set()
         self._bad_blocks: Set[int] = set()
@@ -246,6 +249,8 @@ class WorkerHalf:
         began = time.monotonic()  # waiting for a thread counts
         # Of the blocks: whoever had them before is through.
         free = self.copies.mark() if self._kv_memory.is_there else lambda: None
+        with self._lock:
+            self._load_count += len(loads)
         for load in loads:
             self._loaders.submit(self._load, load, free, began)
 
@@ -265,6 +270,8 @@ class WorkerHalf:
                 self._loaded.add(load.request_id)
                 if bad_blocks:
                     self._failed.add(load.request_id)
+                self._load_count -= 1
+                self._load_ended.notify()
 
     def _copy(self, load: Load, deadline: float) -> int:
         """How many blocks are in place and right."""
@@ -286,6 +293,12 @@ class WorkerHalf:
             member: sum(block != NO_BLOCK for block in block_ids[:count])
             for member, block_ids in ours}))
         return count
+
+    def wait_loaded(self) -> None:
+        """Until a load has ended, for a moment; not at all if none is under way."""
+        with self._load_ended:
+            if self._load_count > 0 and not self._loaded:
+                self._load_ended.wait(IDLE_WAIT_S)
 
     def take_loaded(self) -> Tuple[Set[str], Set[str]]:
         """Requests whose load has ended since the last call, and those of them that failed."""

@@ -264,12 +264,16 @@ class WorkerRole(Role):
 
     # ---- reports ----
 
-    def take_finished(self) -> Set[str]:
-        """Requests whose load has ended since the last call."""
+    def take_finished(self, is_idle: bool = False) -> Set[str]:
+        """Requests whose load has ended since the last call. A step that is_idle waits a moment for
+        one: with engine and caller in one process vLLM's steps follow each other without a pause,
+        and the threads that load get the interpreter from them now and then only."""
         loaded: Set[str] = set()
         self._failed = set()
         self._poll_guarded()
         if self.worker is not None:
+            if is_idle and not self._lost_loads:
+                self.worker.wait_loaded()
             loaded, self._failed = self.worker.take_loaded()
             self._bad_blocks = self.worker.take_bad_blocks()
         for load in self._lost_loads:
