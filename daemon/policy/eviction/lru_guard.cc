@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <random>
 
 #include "terrace/check.h"
 
@@ -18,6 +19,8 @@ constexpr double kShareOfOneRequest = 0.05;  // in the average length
 
 LruGuard::LruGuard(uint32_t capacity_blocks)
     : slots_(std::bit_ceil(4 * std::min(capacity_blocks, kSampledMax) + 4), kNone),
+      salt_(std::random_device()() | 1),
+      slot_shift_(32 - static_cast<uint32_t>(std::countr_zero(slots_.size()))),
       capacity_blocks_(capacity_blocks) {
   account_ = CreditMax();
 }
@@ -29,7 +32,7 @@ double LruGuard::CreditMax() const {
 
 uint32_t LruGuard::SlotOf(uint32_t fingerprint) const {
   const auto slot_mask = static_cast<uint32_t>(slots_.size() - 1);
-  uint32_t slot = (fingerprint * 0x9E3779B1u) >> 7 & slot_mask;
+  uint32_t slot = (fingerprint * salt_) >> slot_shift_;
   while (slots_[slot] != kNone && entries_[slots_[slot]].fingerprint != fingerprint) {
     slot = (slot + 1) & slot_mask;
   }

@@ -71,6 +71,8 @@ class LruGuard {
   std::vector<Use> uses_;         // of the request that is being told
   size_t next_told_ = kNoneTold;  // of the misses among them the first that was not stored yet
   std::vector<uint32_t> slots_;   // open addressing: entries by fingerprint
+  const uint32_t salt_;           // unpredictable: no client can aim at one run of slots
+  const uint32_t slot_shift_;     // of a salted fingerprint, down to a slot
   uint32_t capacity_blocks_;      // what LRU would hold
   uint32_t newest_ = kNone;
   uint32_t oldest_ = kNone;
