@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/stat.h>
 #include <toml++/toml.h>
 #include <unistd.h>
 
@@ -403,7 +404,8 @@ Status ParseConfig(std::string_view toml_text, const std::string& origin, Daemon
   return Status::Ok();
 }
 
-// A pipe that nobody writes to would be waited for, for good.
+// A pipe that nobody writes to would be waited for, for good; one that ends with nothing in it, as
+// on a reload, would set every key back to its default, who may connect among them.
 Status ReadConfigText(const std::string& path, std::string* text, std::string* why) {
   constexpr size_t kFileBytesMax = kMiB;
   constexpr int kWriterMsMax = 5000;
@@ -419,7 +421,9 @@ Status ReadConfigText(const std::string& path, std::string* text, std::string* w
   size_t done_bytes = 0;
   while (done_bytes < text->size()) {
     pollfd readable{.fd = file.fd(), .events = POLLIN, .revents = 0};
-    if (poll(&readable, 1, kWriterMsMax) == 0) {
+    const int ready_count = poll(&readable, 1, kWriterMsMax);
+    if (ready_count < 0 && errno == EINTR) continue;  // what is read now may not be the end
+    if (ready_count == 0) {
       return Refuse(why, name + " is a pipe or the like, and nobody has written to it for " +
                              std::to_string(kWriterMsMax / 1000) +
                              " s: name a file with --config, or what is written to");
@@ -431,6 +435,12 @@ Status ReadConfigText(const std::string& path, std::string* text, std::string* w
     done_bytes += static_cast<size_t>(got);
   }
   text->resize(done_bytes);
+  struct stat facts {};
+  if (text->empty() && fstat(file.fd(), &facts) == 0 && S_ISFIFO(facts.st_mode)) {
+    return Refuse(why, name +
+                           " is a pipe that was closed before anything was written to it: name "
+                           "a file with --config, or what is written to");
+  }
   if (text->size() > kFileBytesMax) {
     return Refuse(
         why, name + " is larger than " + FormatBytes(kFileBytesMax) + ": this is no configuration");

@@ -20,7 +20,7 @@ namespace terrace {
 Status ParseConfig(std::string_view toml_text, const std::string& origin, DaemonConfig* config,
                    std::string* why);
 // A file's text, for ParseConfig. kNotFound, kIo, or kInvalid: it is too long, or a pipe to which
-// nobody writes for 5 s.
+// nobody writes for 5 s, or nothing at all.
 Status ReadConfigText(const std::string& path, std::string* text, std::string* why);
 // Both in one.
 Status ReadConfigFile(const std::string& path, DaemonConfig* config, std::string* why);

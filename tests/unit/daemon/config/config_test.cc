@@ -1,7 +1,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
@@ -456,6 +459,53 @@ TEST(ConfigFile, APipeIsReadWhileSomebodyWritesAndRefusedWhenNobodyDoes) {
   EXPECT_EQ(ReadConfigFile(pipe, &config, &why).code(), StatusCode::kInvalid);
   EXPECT_THAT(why, AllOf(HasSubstr(pipe), HasSubstr("nobody has written to it for 5 s"),
                          HasSubstr("--config")));
+  std::filesystem::remove_all(directory);
+}
+
+TEST(ConfigFile, APipeThatIsClosedUnwrittenIsNoEmptyConfiguration) {
+  const std::string directory = DirectoryForTest(), pipe = directory + "/pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  std::string text, why;
+  std::thread writer([&] { std::ofstream file(pipe); });
+  EXPECT_EQ(ReadConfigText(pipe, &text, &why).code(), StatusCode::kInvalid);
+  writer.join();
+  EXPECT_THAT(why, AllOf(HasSubstr(pipe), HasSubstr("closed before anything was written"),
+                         HasSubstr("--config")));
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  close(ends[1]);  // as a reload finds it
+  const std::string reopened = "/dev/fd/" + std::to_string(ends[0]);
+  EXPECT_EQ(ReadConfigText(reopened, &text, &why).code(), StatusCode::kInvalid);
+  close(ends[0]);
+  std::ofstream(directory + "/empty.toml").close();
+  EXPECT_TRUE(ReadConfigText(directory + "/empty.toml", &text, &why).ok()) << why;
+  std::filesystem::remove_all(directory);
+}
+
+TEST(ConfigFile, ASignalIsNoEndOfAPipe) {
+  const std::string directory = DirectoryForTest(), pipe = directory + "/pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  struct sigaction handled {
+  }, before{};
+  handled.sa_handler = [](int) {};
+  ASSERT_EQ(sigaction(SIGUSR1, &handled, &before), 0);
+  const pthread_t reader = pthread_self();
+  std::thread writer([&] {
+    for (int i = 0; i < 20; ++i) {
+      pthread_kill(reader, SIGUSR1);
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    std::ofstream(pipe) << "[daemon]\nsessions_max = 77\n";
+  });
+  DaemonConfig config;
+  std::string why;
+  EXPECT_TRUE(ReadConfigFile(pipe, &config, &why).ok()) << why;
+  {
+    const std::fstream both(pipe, std::ios::in | std::ios::out);  // the writer waits for a reader
+    writer.join();
+  }
+  EXPECT_EQ(config.sessions_max, 77u);
+  sigaction(SIGUSR1, &before, nullptr);
   std::filesystem::remove_all(directory);
 }
 
