@@ -150,14 +150,12 @@ bool Scrubber::BeginRead() {
     last_read_us_ = d_.NowUs();
     return true;
   }
-  const bool is_later =
-      status.code() == StatusCode::kBusy || status.code() == StatusCode::kUnsupported;
-  if (is_asked_ && status.code() == StatusCode::kBusy) {
+  if (status.code() == StatusCode::kBusy) {
     Retry();
     return false;
   }
   EndMember(status.code() == StatusCode::kIo ? Verdict::kUnreadable : Verdict::kUnknown);
-  return !is_later;
+  return status.code() != StatusCode::kUnsupported;
 }
 
 void Scrubber::OnTransferDone(Status status) {
@@ -228,7 +226,7 @@ void Scrubber::EndMember(Verdict verdict) {
   }
 }
 
-// The same member at the next tick.
+// The same block at the next tick: passed over, it would be unread for an interval.
 void Scrubber::Retry() {
   phase_ = Phase::kIdle;
   residency_.holds.LetGo(block_, HoldKind::kJob);

@@ -215,6 +215,17 @@ TEST_F(DailyScrub, AShorterIntervalEndsARest) {
   EXPECT_GE(w.Stats().scrub_passes, 2u);
 }
 
+TEST_F(DailyScrub, AFullQueueLeavesNoBlockUnread) {
+  PutBelow(1);
+  w.faults[0]->SetRate(sim::Fault::kBusy, 1'000'000);
+  w.Advance(8'000'000);
+  EXPECT_EQ(w.Stats().scrub_passes, 0u) << "over blocks that nobody has read";
+  w.faults[0]->SetRate(sim::Fault::kBusy, 0);
+  w.Advance(2'000'000);
+  EXPECT_EQ(w.Stats().scrub_passes, 1u);
+  EXPECT_EQ(w.Stats().scrub_members, 4u);
+}
+
 TEST_F(DailyScrub, ARestartBeginsOne) {
   PutBelow(1);
   w.Advance(2'000'000);
@@ -222,6 +233,19 @@ TEST_F(DailyScrub, ARestartBeginsOne) {
   w.Advance(2'000'000);
   EXPECT_EQ(w.Stats().scrub_passes, 1u);
   EXPECT_GE(w.Stats().scrub_members, 4u);
+}
+
+class SlowDailyScrub : public Scrub {
+ protected:
+  SlowDailyScrub() : Scrub(256 * kKiB, 12'000'000) {}  // a slot a second
+};
+
+TEST_F(SlowDailyScrub, AnIntervalIsFromBeginToBegin) {
+  PutBelow(1, 8);
+  w.Advance(12'000'000);
+  ASSERT_EQ(w.Stats().scrub_passes, 1u) << "of eight seconds or so";
+  w.Advance(6'000'000);
+  EXPECT_GT(w.Stats().scrub_members, 10u) << "the rest was of what an interval has left";
 }
 
 class SlowScrub : public Scrub {
