@@ -113,6 +113,25 @@ def test_a_pipe_that_nobody_writes_to_holds_neither_it_nor_the_daemon(directory)
     assert (checked.returncode, checked.stderr) == (2, f"terraced: {found}\n")
 
 
+def test_a_pipe_that_is_written_once_is_read_once(directory):
+    pipe = directory / "pipe"
+    os.mkfifo(pipe)
+    text = write_config(directory).read_text()
+    writer = threading.Thread(target=pipe.write_text, args=(text,))
+    writer.start()
+    status, rows, _ = doctor("--config", pipe)
+    writer.join()
+    assert (status, only(rows, "configuration")["level"]) == (0, "ok"), rows
+    assert f"{directory}/c.sock" in only(rows, "socket")["found"]
+
+
+def test_what_cannot_be_a_file_is_a_problem_and_not_unreadable(directory):
+    status, rows, _ = doctor("--config", directory)
+    row = only(rows, "configuration")
+    assert (status, row["level"]) == (1, "problem")
+    assert "Is a directory" in row["found"]
+
+
 @pytest.mark.skipif(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >= 1 << 40,
                     reason="this machine has a terabyte")
 def test_more_memory_than_there_is_is_a_problem(directory):
