@@ -60,6 +60,7 @@ struct TierStats {
   uint64_t suspect_bytes = 0;      // not used for now: read wrong, being written and read back
   uint64_t quarantined_bytes = 0;  // not used again: the drive was found wrong there
   uint64_t places_recovered = 0;   // were suspect, and found sound
+  uint64_t places_lost = 0;        // with what they held: the owners learn it when they read
   uint64_t corrupt_entries = 0;    // found at start
   uint64_t left_alone_bytes = 0;   // of slab files that are not this domain's, or not whole
   bool is_healthy = true;          // false: switched off, and trying to come back

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <cstring>
 #include <sstream>
 
@@ -408,7 +409,7 @@ Status ParseConfig(std::string_view toml_text, const std::string& origin, Daemon
 // on a reload, would set every key back to its default, who may connect among them.
 Status ReadConfigText(const std::string& path, std::string* text, std::string* why) {
   constexpr size_t kFileBytesMax = kMiB;
-  constexpr int kWriterMsMax = 5000;
+  constexpr std::chrono::seconds kWholeWithin(4);  // who asks for a reload waits 5 s for its answer
   const std::string name = "configuration file " + path;
   const auto unreadable = [&](int error) {
     *why = name + ": cannot read it: " + std::strerror(error) + "; name another with --config";
@@ -419,14 +420,17 @@ Status ReadConfigText(const std::string& path, std::string* text, std::string* w
   if (file.fd() < 0) return unreadable(errno);
   text->assign(kFileBytesMax + 1, '\0');
   size_t done_bytes = 0;
+  const auto until = std::chrono::steady_clock::now() + kWholeWithin;
   while (done_bytes < text->size()) {
     pollfd readable{.fd = file.fd(), .events = POLLIN, .revents = 0};
-    const int ready_count = poll(&readable, 1, kWriterMsMax);
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+        until - std::chrono::steady_clock::now());
+    const int ready_count = poll(&readable, 1, std::max(0, static_cast<int>(left.count())));
     if (ready_count < 0 && errno == EINTR) continue;  // what is read now may not be the end
     if (ready_count == 0) {
-      return Refuse(why, name + " is a pipe or the like, and nobody has written to it for " +
-                             std::to_string(kWriterMsMax / 1000) +
-                             " s: name a file with --config, or what is written to");
+      return Refuse(why, name + " is a pipe or the like, and was not written to its end within " +
+                             std::to_string(kWholeWithin.count()) +
+                             " s: write the text into a file, and name that with --config");
     }
     const ssize_t got = read(file.fd(), text->data() + done_bytes, text->size() - done_bytes);
     if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;

@@ -19,8 +19,8 @@ namespace terrace {
 // where `origin` is empty: of what nobody wrote as a file, a line would say nothing.
 Status ParseConfig(std::string_view toml_text, const std::string& origin, DaemonConfig* config,
                    std::string* why);
-// A file's text, for ParseConfig. kNotFound, kIo, or kInvalid: it is too long, or a pipe to which
-// nobody writes for 5 s, or nothing at all.
+// A file's text, for ParseConfig. kNotFound, kIo, or kInvalid: it is too long, or a pipe that
+// is not written to its end within 4 s, or ends with nothing in it.
 Status ReadConfigText(const std::string& path, std::string* text, std::string* why);
 // Both in one.
 Status ReadConfigFile(const std::string& path, DaemonConfig* config, std::string* why);

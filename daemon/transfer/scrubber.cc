@@ -69,7 +69,8 @@ void Scrubber::Step() {
 }
 
 bool Scrubber::IsResting() const {
-  return is_pass_over_ && d_.NowUs() - pass_since_us_ < d_.options.scrub_interval_us;
+  return is_pass_over_ && !is_next_due_ &&
+         d_.NowUs() - pass_since_us_ < d_.options.scrub_interval_us;
 }
 
 bool Scrubber::MayRead() {
@@ -79,6 +80,7 @@ bool Scrubber::MayRead() {
     return is_checking();
   }
   const bool is_serving = d_.serving == protocol::ServingMode::kServing;
+  if (std::exchange(places_lost_, stats.places_lost) < stats.places_lost) is_next_due_ = true;
   if (!stats.is_healthy || is_stopped_ || !is_serving || IsResting()) return false;
   // A block that is looked at stays: of few, one would be held whenever room is to go back.
   if (stats.share.leaving_bytes > 0) return false;
@@ -113,12 +115,15 @@ bool Scrubber::MoveOnAsked() {
 
 bool Scrubber::MoveOn() {
   if (is_asked_) return MoveOnAsked();
-  if (std::exchange(is_pass_over_, false)) pass_since_us_ = d_.NowUs();
+  if (std::exchange(is_pass_over_, false)) {
+    pass_since_us_ = d_.NowUs();
+    is_next_due_ = false;
+  }
   for (uint32_t looked_at = 0; looked_at < kBlocksPerStepMax;) {
     if (block_ >= d_.index.id_count()) {
       if (block_ == 0) return false;
       ++d_.counters.scrub_passes;
-      is_pass_over_ = true;
+      is_pass_over_ = std::exchange(has_read_, false);
       block_ = 0;
       is_fresh_ = true;
       return false;  // the next pass begins at another tick, lest an empty tier keep us here
@@ -148,6 +153,7 @@ bool Scrubber::BeginRead() {
                                     {memory_.get(), extent.length_bytes});
   if (status.ok()) {
     last_read_us_ = d_.NowUs();
+    has_read_ = true;
     return true;
   }
   if (status.code() == StatusCode::kBusy) {

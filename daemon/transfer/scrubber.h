@@ -5,7 +5,8 @@
 //
 // It gives way: one read at a time, only while the tier has nothing else to do (or has been busy
 // for kYieldUs), within a budget, into memory of its own, never into slots. When it has been over
-// all blocks it rests, until an interval after it began.
+// all blocks it rests, until an interval after it began; not where the tier has lost places since,
+// as with files that somebody removed: whose they were is found by reading.
 //
 // Another one reads what a person asks for instead (Check): within that person's budget, giving way
 // to nobody, and saying what it found instead of acting on it.
@@ -118,7 +119,10 @@ class Scrubber {
   bool is_stopped_ = false;
   int64_t budget_bytes_ = 0;
   uint64_t budget_since_us_;
+  bool has_read_ = false;      // in this pass: one over nothing is no reason to rest
   bool is_pass_over_ = false;  // and the next one has not begun
+  uint64_t places_lost_ = 0;   // by the tier, as last seen
+  bool is_next_due_ = false;   // without a rest: places were lost in this pass, or in the rest
   uint64_t pass_since_us_;
   uint64_t last_read_us_;
   // The check that a person asked for.

@@ -14,7 +14,8 @@ build (tools/bench-engines says their reasons).
     Terrace), which is the ratio of throughputs: at least 0.99. Storing is part of it. The floor is
     the ratio of the two that are alone. And, since chance moves both by more than a hundredth: the
     processor time of the daemon and of the library's threads in a turn with Terrace, beyond what
-    the daemon takes in the others.
+    the daemon takes in the others. The connector's own hooks and threads, which are Python's, are
+    not in it.
   * Hit: each prompt was computed and stored before, and vLLM's own cache has been emptied. Ideal is
     what the instance alone takes for it with all of it in its own cache, which is the last chunk,
     and what its bytes take from the tier: copied from shared memory by one thread, and from a drive
@@ -220,11 +221,14 @@ def settle(daemon, ours):
 def processor_s(pid, of_threads=""):
     """Of the threads of a process and of its children whose names begin so."""
     total_ns = 0
-    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
-        if (task / "comm").read_text().startswith(of_threads):
-            total_ns += int((task / "schedstat").read_text().split()[0])
-        for child in (task / "children").read_text().split():
-            total_ns += processor_s(child, of_threads) * 1e9
+    for task in pathlib.Path(f"/proc/{pid}/task").glob("*"):
+        try:
+            if (task / "comm").read_text().startswith(of_threads):
+                total_ns += int((task / "schedstat").read_text().split()[0])
+            children = (task / "children").read_text().split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended meanwhile
+        total_ns += sum(processor_s(child, of_threads) for child in children) * 1e9
     return total_ns / 1e9
 
 

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import tempfile
 import threading
+import types
 
 import pytest
 
@@ -107,7 +108,7 @@ def test_a_pipe_that_nobody_writes_to_holds_neither_it_nor_the_daemon(directory)
     assert status == 1
     assert only(rows, "configuration")["level"] == "problem"
     found = only(rows, "configuration")["found"]
-    assert str(pipe) in found and "nobody has written to it" in found and "--config" in found
+    assert str(pipe) in found and "was not written to its end" in found and "--config" in found
     checked = subprocess.run([os.environ["TERRACED"], "--check-config", "--config", pipe],
                              capture_output=True, text=True, timeout=20)
     assert (checked.returncode, checked.stderr) == (2, f"terraced: {found}\n")
@@ -123,6 +124,22 @@ def test_a_pipe_that_is_written_once_is_read_once(directory):
     writer.join()
     assert (status, only(rows, "configuration")["level"]) == (0, "ok"), rows
     assert f"{directory}/c.sock" in only(rows, "socket")["found"]
+
+
+def test_a_pipe_that_a_daemon_was_started_with_is_not_read_again(directory):
+    text, socket_path = write_config(directory).read_text(), directory / "c.sock"
+    with subprocess.Popen([os.environ["TERRACED"], "--config", "/dev/stdin"],
+                          stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as running:
+        try:
+            running.stdin.write(text)
+            running.stdin.close()
+            connect(types.SimpleNamespace(socket=socket_path)).close()
+            status, rows, _ = doctor("--socket", socket_path)
+        finally:
+            running.terminate()
+    row = only(rows, "configuration")
+    assert (status, row["level"], row["remedy"]) == (0, "note", "terrace config get"), row
+    assert "/dev/stdin" in row["found"]
 
 
 def test_what_cannot_be_a_file_is_a_problem_and_not_unreadable(directory):

@@ -445,6 +445,7 @@ TierStats NvmeTier::stats() const {
           .suspect_bytes = totals.suspect_bytes,
           .quarantined_bytes = totals.quarantined_bytes - locked_bytes,
           .places_recovered = p.trials.recovered_count(),
+          .places_lost = totals.lost_count,
           .corrupt_entries = p.restore.counts().entries_corrupt,
           .left_alone_bytes = p.slabs.left_alone_bytes() + locked_bytes,
           .is_healthy = p.disks.is_any_on(),

@@ -97,6 +97,7 @@ void SlabSlots::SetState(uint32_t slot, SlabSlotState state) {
   TERRACE_CHECK(IsStep(slots_[slot].state, state), "a slot goes the way that the table can follow");
   TERRACE_CHECK(slots_[slot].state != SlabSlotState::kFree || slot >= fresh_next_,
                 "a slot that was freed is taken in its turn");
+  if (state == SlabSlotState::kLost) ++totals_->lost_count;
   Move(slot, state);
 }
 

@@ -64,6 +64,7 @@ struct SlotTotals {
   uint64_t used_bytes = 0;  // an owner has them
   uint64_t suspect_bytes = 0;
   uint64_t quarantined_bytes = 0;
+  uint64_t lost_count = 0;  // ever
 };
 
 class SlabSlots {

@@ -29,6 +29,9 @@ TEST(DoctorConfig, WhatWasReadIsInOrderAndWhatWasRefusedIsAProblem) {
   EXPECT_EQ(CheckConfig(subject).level, kNote);
   subject.config_state = ConfigState::kUnread;
   EXPECT_EQ(CheckConfig(subject).level, kNote);
+  subject.config_state = ConfigState::kGone;
+  EXPECT_EQ(CheckConfig(subject).level, kNote);
+  EXPECT_THAT(CheckConfig(subject).remedy, HasSubstr("terrace config get"));
   subject.config_state = ConfigState::kRefused;
   subject.config_why = "daemon.dram_bytes is 0";
   EXPECT_EQ(CheckConfig(subject).level, kProblem);

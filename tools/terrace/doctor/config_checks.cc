@@ -119,6 +119,15 @@ Finding CheckConfig(const Subject& subject) {
           "Secrets, drives and servers are not looked at; the rest is about defaults.";
       finding.remedy = "sudo terrace doctor";
       return finding;
+    case ConfigState::kGone:
+      finding.level = FindingLevel::kNote;
+      finding.found =
+          fmt::format("{}, which terraced was started with, is no file that can be read again",
+                      subject.config_path);
+      finding.meaning =
+          "Secrets, drives and servers are not looked at; the rest is about defaults.";
+      finding.remedy = "terrace config get";
+      return finding;
     case ConfigState::kRefused:
       break;
   }

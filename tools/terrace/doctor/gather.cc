@@ -80,7 +80,8 @@ void AskDaemon(const DaemonAddress& address, Subject* subject) {
 // What a file says; nothing is worked out yet.
 struct ConfigRead {
   std::string path;
-  bool is_named = true;  // by a person, or by the daemon's command line
+  bool is_named = true;   // by a person, or by the daemon's command line
+  bool was_read = false;  // by the daemon, at its start: it is no file that can be read again
   Status status;
   DaemonConfig config;
   std::string why;
@@ -91,6 +92,16 @@ ConfigRead ReadConfig(const std::string& named_path) {
                   .is_named = !named_path.empty()};
   read.status = ReadConfigFile(read.path, &read.config, &read.why);
   return read;
+}
+
+// What the daemon was started with: its own standard input is not ours, and a pipe was read.
+ConfigRead ReadDaemonsConfig(const std::string& path, const HostCalls& calls) {
+  int unused_error = 0;
+  const auto file = calls.Stat(path, &unused_error);
+  if (path.starts_with("/dev/") || path.starts_with("/proc/") || (file && !S_ISREG(file->mode))) {
+    return {.path = path, .was_read = true};
+  }
+  return ReadConfig(path);
 }
 
 // Who names a configuration and no socket asks about the daemon that it is for.
@@ -108,6 +119,7 @@ DaemonAddress AddressOf(DaemonAddress address, const ConfigRead& named) {
 }
 
 ConfigState StateOf(const ConfigRead& refused) {
+  if (refused.was_read) return ConfigState::kGone;
   const int error = refused.status.detail();
   if (error == EACCES || error == EPERM) return ConfigState::kUnread;
   return error == ENOENT && !refused.is_named ? ConfigState::kAbsent : ConfigState::kRefused;
@@ -120,7 +132,7 @@ void TakeConfig(ConfigRead read, const DaemonCommand& running, Subject* subject)
   environment.uid = subject->daemon.uid;
   const ConfigOverrides overrides{.socket_path = running.socket_path,
                                   .dram_bytes = running.dram_bytes};
-  if (read.status.ok() &&
+  if (read.status.ok() && !read.was_read &&
       ResolveConfig(overrides, environment, &read.config, &subject->config_why).ok()) {
     subject->config_state = ConfigState::kRead;
     subject->config = std::move(read.config);
@@ -173,7 +185,7 @@ Subject GatherSubject(const HostFiles& files, const HostCalls& calls, const Daem
   if (subject.pid) daemon = UserOfProcess(files, std::to_string(*subject.pid));
   if (!daemon) daemon = UserNamed(files, kDaemonUser);
   subject.daemon = daemon.value_or(subject.own);
-  if (!config) config = ReadConfig(running.config_path);
+  if (!config) config = ReadDaemonsConfig(running.config_path, calls);
   TakeConfig(std::move(*config), running, &subject);
   return subject;
 }

@@ -26,6 +26,7 @@ enum class ConfigState : uint8_t {
   kRead,
   kAbsent,   // nobody named one, and there is none: defaults
   kUnread,   // it is there, and this user may not read it
+  kGone,     // the daemon was started with it, and it is no file that can be read again
   kRefused,  // it is wrong, or the one that was named is not there
 };
 

@@ -204,6 +204,16 @@ TEST_F(DailyScrub, RestsUntilAnIntervalAfterItBegan) {
   EXPECT_EQ(w.Stats().scrub_passes, 3u);
 }
 
+TEST_F(DailyScrub, APassOverNothingIsNoReasonToRest) {
+  (void)w.Reserve(s, group, World::Keys(1, 1));
+  w.Advance(2'000'000);
+  ASSERT_GE(w.Stats().scrub_passes, 1u);
+  ASSERT_EQ(w.Stats().scrub_members, 0u);
+  PutBelow(2);
+  w.Advance(3'000'000);
+  EXPECT_GE(w.Stats().scrub_members, 4u);
+}
+
 TEST_F(DailyScrub, AShorterIntervalEndsARest) {
   PutBelow(1);
   w.Advance(2'000'000);
