@@ -73,7 +73,7 @@ def test_random_requests_with_sleeps_keep_the_contract(daemon, gpu, version, how
     options = {"step": dict, "threads": lambda: ON_THREADS, "gpu": lambda: gpu(depth)}[how]()
     one, peer = (make_engine(daemon, chance, tp_size=tp_size, depth=depth, **version, **options)
                  for _ in range(2))
-    assert drive_with_sleeps(chance, one, peer, REQUESTS) > 5
+    assert drive_with_sleeps(chance, one, peer, REQUESTS) > 2
     assert min(engine.counts["loaded_tokens"] for engine in (one, peer)) > REQUESTS // 8
     for engine in (one, peer):
         assert engine.connector.side.refusal is None
