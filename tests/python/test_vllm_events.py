@@ -1,5 +1,6 @@
 """KV events of the vLLM connector: what routers that know prompts by their tokens alone hear of an
 engine that enforces the contract of connectors, on a real daemon."""
+import contextlib
 import random
 import tempfile
 import time
@@ -7,6 +8,7 @@ import types
 
 import pytest
 
+import terrace
 from vllm_driver import PROMPT, drive, make_engine, random_request, run_prompt, vllm_engine
 from terrace.kv_events import Facts
 from terrace.kv_events.wire import unpack
@@ -194,9 +196,17 @@ def test_random_requests_with_daemons_that_die_end_with_a_view_that_is_right(rig
         daemon.kill()
         daemon.start()
         connect(daemon).close()
-    drive(engine, chance, 40, first=120, make=make)
-    half = engine.connector.side.scheduler
-    questions = half._questions  # pylint: disable=protected-access
+    deadline = time.monotonic() + LONG_S
+    first, is_back = 120, False
+    while not is_back:  # requests until the connector has found the last daemon
+        assert time.monotonic() < deadline
+        drive(engine, chance, 40, first=first, make=make)
+        first += 40
+        questions = engine.connector.side.scheduler._questions  # pylint: disable=protected-access
+        with contextlib.suppress(terrace.Gone):
+            longest = max(made, key=lambda request: len(request.block_hashes))
+            questions.group.keys_of_digests(longest.block_hashes[:1])
+            is_back = True
     deadline = time.monotonic() + LONG_S
     media = {"dram": "cpu", "nvme": "storage"}
     while True:
