@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <random>
 #include <utility>
 
 #include "terrace/check.h"
@@ -24,10 +23,9 @@ uint64_t IdleUs(const HazardSamples::Sample& sample, uint64_t now_us) {
 HazardSamples::HazardSamples(uint32_t capacity_blocks)
     : count_max_(static_cast<uint32_t>(
           std::min<uint64_t>(uint64_t{capacity_blocks} * kPerBlock, kCountMax))),
-      salt_(std::random_device()() | 1),
       next_(count_max_, kNone),
       heads_(std::bit_ceil(kHeadsPerSample * count_max_), kNone),
-      chain_shift_(32 - static_cast<uint32_t>(std::countr_zero(heads_.size()))) {
+      chain_hash_(heads_.size()) {
   TERRACE_CHECK(capacity_blocks > 0, "a tier of no blocks has no uses");
   samples_.reserve(count_max_);
 }

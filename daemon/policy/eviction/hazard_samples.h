@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "daemon/policy/eviction/hazard_model.h"
+#include "daemon/policy/eviction/salted_hash.h"
 
 namespace terrace {
 
@@ -55,19 +56,18 @@ class HazardSamples {
  private:
   static constexpr uint32_t kNone = 0xFFFFFFFF;
 
-  uint32_t ChainOf(uint32_t fingerprint) const { return (fingerprint * salt_) >> chain_shift_; }
+  uint32_t ChainOf(uint32_t fingerprint) const { return chain_hash_.PlaceOf(fingerprint); }
   // The place of the block's use that waits; kNone: there is none.
   uint32_t Find(uint32_t fingerprint) const;
   // Of one that waits: it does no longer.
   void Unlink(uint32_t place);
 
   const uint32_t count_max_;
-  const uint32_t salt_;  // unpredictable, so that no client can aim at one chain; nothing else is
   HazardModel model_;
   std::vector<Sample> samples_;  // a ring
   std::vector<uint32_t> next_;   // of each place, in the chain of those that wait
   std::vector<uint32_t> heads_;  // of chains, by fingerprint: most are empty
-  const uint32_t chain_shift_;
+  const SaltedHash chain_hash_;
   uint64_t added_count_ = 0;
   uint32_t next_observed_ = 0;
 };

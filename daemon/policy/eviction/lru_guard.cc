@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <random>
 
 #include "terrace/check.h"
 
@@ -19,8 +18,7 @@ constexpr double kShareOfOneRequest = 0.05;  // in the average length
 
 LruGuard::LruGuard(uint32_t capacity_blocks)
     : slots_(std::bit_ceil(4 * std::min(capacity_blocks, kSampledMax) + 4), kNone),
-      salt_(std::random_device()() | 1),
-      slot_shift_(32 - static_cast<uint32_t>(std::countr_zero(slots_.size()))),
+      hash_(slots_.size()),
       capacity_blocks_(capacity_blocks) {
   account_ = CreditMax();
 }
@@ -32,7 +30,7 @@ double LruGuard::CreditMax() const {
 
 uint32_t LruGuard::SlotOf(uint32_t fingerprint) const {
   const auto slot_mask = static_cast<uint32_t>(slots_.size() - 1);
-  uint32_t slot = (fingerprint * salt_) >> slot_shift_;
+  uint32_t slot = hash_.PlaceOf(fingerprint);
   while (slots_[slot] != kNone && entries_[slots_[slot]].fingerprint != fingerprint) {
     slot = (slot + 1) & slot_mask;
   }

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "daemon/policy/eviction/salted_hash.h"
 #include "src/slot_pool.h"
 
 namespace terrace {
@@ -71,8 +72,7 @@ class LruGuard {
   std::vector<Use> uses_;         // of the request that is being told
   size_t next_told_ = kNoneTold;  // of the misses among them the first that was not stored yet
   std::vector<uint32_t> slots_;   // open addressing: entries by fingerprint
-  const uint32_t salt_;           // unpredictable: no client can aim at one run of slots
-  const uint32_t slot_shift_;     // of a salted fingerprint, down to a slot
+  const SaltedHash hash_;         // to where a search begins
   uint32_t capacity_blocks_;      // what LRU would hold
   uint32_t newest_ = kNone;
   uint32_t oldest_ = kNone;
