@@ -35,8 +35,9 @@ class NoticeBoard {
  private:
   bool Map(const GuardedFd& page);
   void Clear();
+  bool PutUp(void* mapped);
 
-  const NoticePage* page_ = nullptr;
+  NoticePage* page_ = nullptr;  // read-only
 };
 
 }  // namespace terrace::client
