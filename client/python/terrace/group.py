@@ -4,6 +4,7 @@ Every verb answers by its deadline, timeout_s seconds from the call (None: the c
 and raises a class of Unavailable where it is refused for now.
 """
 import ctypes
+import reprlib
 from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple
 
 from . import _native
@@ -38,10 +39,14 @@ def _tokens_of(tokens: Any) -> "ctypes.Array[Any]":
             return (ctypes.c_uint32 * len(view)).from_buffer_copy(view)
     if hasattr(tokens, "tolist"):
         tokens = tokens.tolist()
-    if len(tokens) > 0 and not (min(tokens) >= 0 and max(tokens) < 1 << 32):
-        raise Invalid(f"token {min(tokens) if min(tokens) < 0 else max(tokens)}: tokens go from 0 "
-                      "to 2^32 - 1")
-    return (ctypes.c_uint32 * len(tokens))(*tokens)
+    try:
+        if len(tokens) > 0 and not (min(tokens) >= 0 and max(tokens) < 1 << 32):
+            raise Invalid(f"token {min(tokens) if min(tokens) < 0 else max(tokens)}: tokens go "
+                          "from 0 to 2^32 - 1")
+        return (ctypes.c_uint32 * len(tokens))(*tokens)
+    except TypeError as error:
+        raise Invalid(f"tokens are {type(tokens).__name__} {reprlib.repr(tokens)}: they must be a "
+                      "list of whole numbers, as a tokenizer makes of a text") from error
 
 
 def _id_of(token: Token) -> _native.Id:
