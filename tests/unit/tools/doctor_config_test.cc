@@ -204,6 +204,16 @@ TEST(DoctorDrive, ADriveThatRotatesIsHotOrIsDeadIsTold) {
   EXPECT_EQ(CheckDrives(subject)[0].level, kNote);
 }
 
+// Whose kernel calls it rotating.
+TEST(DoctorDrive, OfAVirtualOneOnlyItsHostKnowsWhetherItRotates) {
+  FakeHost host;
+  const Subject subject = host.MakeWithDrive();
+  host.Write("/proc/self/mountinfo", "23 22 259:1 / /mnt/d rw,relatime - xfs /dev/vda1 rw\n");
+  host.Write("/sys/dev/block/259:1/queue/rotational", "1\n");
+  EXPECT_EQ(CheckDrives(subject)[0].level, kOk);
+  EXPECT_THAT(CheckDrives(subject)[0].found, Not(HasSubstr("rotating")));
+}
+
 TEST(DoctorDrive, TwoPathsOnOneDriveAreAWarning) {
   FakeHost host;
   Subject subject = host.MakeWithDrive();

@@ -202,6 +202,11 @@ std::string Temperature(const HostFiles& files, const std::string& folder, bool*
   return "";
 }
 
+// A virtual machine's, which the kernel calls rotating unless its host says otherwise.
+bool IsVirtual(std::string_view source) {
+  return source.starts_with("/dev/vd") || source.starts_with("/dev/xvd");
+}
+
 Finding CheckDrive(const Subject& subject, const std::string& path,
                    std::map<std::string, std::string>* paths_by_device) {
   Finding finding{.check = "drive"};
@@ -214,6 +219,7 @@ Finding CheckDrive(const Subject& subject, const std::string& path,
     finding.meaning = "Its kind and health cannot be seen here.";
     return finding;
   }
+  const bool is_rotating = *rotational != 0 && !IsVirtual(mount->source);
   const std::string state = subject.files.Read(disk + "/device/state").value_or("");
   bool is_alarming = false;
   const std::string heat = Temperature(subject.files, disk + "/device", &is_alarming);
@@ -221,7 +227,7 @@ Finding CheckDrive(const Subject& subject, const std::string& path,
   model.erase(model.find_last_not_of(' ') + 1);
   finding.found =
       fmt::format("{}: {}{}{}{}{}", path, model.empty() ? mount->source : model,
-                  *rotational != 0 ? ", rotating" : "", state.empty() ? "" : ", ", state, heat);
+                  is_rotating ? ", rotating" : "", state.empty() ? "" : ", ", state, heat);
   const auto [other, is_new] = paths_by_device->try_emplace(mount->device, path);
   if (!state.empty() && state != "live" && state != "running") {
     finding.level = FindingLevel::kProblem;
@@ -232,7 +238,7 @@ Finding CheckDrive(const Subject& subject, const std::string& path,
     finding.level = FindingLevel::kProblem;
     finding.meaning = "It is too hot, and slows down or stops.";
     finding.remedy = "cooling; smartctl -a " + mount->source;
-  } else if (*rotational != 0) {
+  } else if (is_rotating) {
     finding.level = FindingLevel::kWarning;
     finding.meaning = "A seek takes longer than computing most prefixes anew.";
     finding.remedy = "an NVMe drive in nvme.paths";
