@@ -145,7 +145,8 @@ TEST(DaemonStart, ASecondDaemonFindsTheSocketBusy) {
   ASSERT_TRUE(first.StartReady()) << first.Errors();
   DaemonProcess second;
   EXPECT_THAT(Refusal(second, {"--socket", first.socket_path(), "--dram-bytes", "256MiB"}),
-              AllOf(HasSubstr("socket busy"), HasSubstr(first.socket_path())));
+              AllOf(HasSubstr("socket busy"), HasSubstr(first.socket_path()),
+                    HasSubstr("process " + std::to_string(first.pid()) + ",")));
   RawClient client;
   EXPECT_TRUE(client.Attach(first.socket_path())) << "the first one serves on";
 }
