@@ -23,7 +23,7 @@ uint64_t SortValue(const protocol::ListEntry& entry, const std::string& order) {
 class ListVerb : public Verb {
  public:
   Arguments Declare(Arguments& parent) override {
-    Arguments verb = parent.AddVerb("ls", "List blocks");
+    Arguments verb = parent.AddVerb("ls", "List blocks; a SIZE is of all copies together");
     verb.AddOption("--group", group_, "Only blocks of this group").Type("NAME");
     verb.AddOption("--limit", limit_, "Print at most so many blocks")
         .Type("N")
