@@ -11,6 +11,7 @@
 #include <charconv>
 #include <chrono>
 #include <cstring>
+#include <optional>
 #include <sstream>
 
 #include "daemon/config/config_keys.h"
@@ -63,16 +64,16 @@ size_t EditDistance(std::string_view from, std::string_view to) {
 }
 
 // What was most likely meant: one that goes on where `name` ends, else the one with the fewest
-// differing letters.
+// differing letters. None if half of what follows its section differs: that would mislead.
 template <typename Names>
-std::string Nearest(std::string_view name, const Names& candidates) {
-  const auto distance = [name](std::string_view candidate) {
+std::optional<std::string> Nearest(std::string_view name, const Names& candidates) {
+  const auto distance = [name](std::string_view candidate) -> size_t {
     return candidate.starts_with(name) ? 0 : EditDistance(name, candidate);
   };
-  return std::string(*std::min_element(candidates.begin(), candidates.end(),
-                                       [&distance](const auto& left, const auto& right) {
-                                         return distance(left) < distance(right);
-                                       }));
+  const auto nearest = std::ranges::min_element(candidates, {}, distance);
+  const size_t own_size = name.size() - (name.find('.') + 1);  // npos + 1 == 0
+  if (distance(*nearest) * 2 > own_size) return std::nullopt;
+  return std::string(*nearest);
 }
 
 // One value on its way into a field: where it stands, and how a refusal is worded.
@@ -198,7 +199,8 @@ Status Read(const Place& place, const ChoiceField<Section>& field, Section& sect
   if (found == field.names.end()) {
     std::string wanted = "one of";
     for (const std::string_view name : field.names) wanted += " \"" + std::string(name) + "\"";
-    if (text) wanted += "; the nearest is \"" + Nearest(*text, field.names) + "\"";
+    const auto nearest = text ? Nearest(*text, field.names) : std::nullopt;
+    if (nearest) wanted += "; the nearest is \"" + *nearest + "\"";
     return place.RefuseValue(wanted);
   }
   field.set(section, static_cast<size_t>(found - field.names.begin()));
@@ -214,9 +216,12 @@ Status ReadSection(const Source& source, const std::string& section_name, const 
     });
     const std::string full_name = section_name + "." + std::string(name.str());
     if (key == keys.end()) {
-      return source.RefuseAt(node, full_name.substr(0, 96) + " is no known key; the nearest is " +
-                                       Nearest(full_name, ConfigKeyNames()) +
-                                       ". Correct or remove it");
+      const auto nearest = Nearest(full_name, ConfigKeyNames());
+      return source.RefuseAt(
+          node, full_name.substr(0, 96) + " is no known key" +
+                    (nearest ? "; the nearest is " + *nearest + ". Correct or remove it"
+                             : ". Remove it: `terraced --print-config` prints those "
+                               "that there are"));
     }
     const Place place{source, full_name, node};
     TERRACE_RETURN_IF_ERROR(
