@@ -44,6 +44,11 @@ inline constexpr size_t kAllowModelsMax = 64;
 inline constexpr size_t kModelPatternBytesMax = 256;
 inline constexpr uint64_t kSlabBytesMin = 4 * kMiB;
 inline constexpr uint64_t kSlabBytesMax = 16 * kGiB;
+// Where none is set: so many files on a path and for a domain, between these sizes.
+inline constexpr uint64_t kSlabBytesDefault = 1 * kGiB;
+inline constexpr uint64_t kSlabBytesSmallest = 64 * kMiB;
+inline constexpr uint64_t kSlabsOfAPath = 8;
+inline constexpr uint64_t kSlabsOfADomain = 4;
 // More than any drive takes: so much a day is no budget.
 inline constexpr uint64_t kWriteBytesPerDayMax = uint64_t{1} << 50;
 
@@ -88,7 +93,7 @@ struct DomainConfig {
 struct NvmeConfig {
   std::vector<std::string> paths;  // absolute directories, one a drive
   uint64_t capacity_bytes = 0;     // over all paths and domains, whole slab files; > 0 with a path
-  uint64_t slab_bytes = 1 * kGiB;
+  uint64_t slab_bytes = 0;  // 0 before ResolveConfig: kSlabBytesDefault, less of a small tier
   RequireMount require_mount = RequireMount::kOff;
   DiskIo io = DiskIo::kAuto;
   uint32_t queue_depth = 128;  // requests in flight on a path

@@ -137,6 +137,7 @@ LiveConfig::LiveConfig(ConfigSource source, DaemonConfig& config, Hooks hooks)
       dram_bytes_max_(config_.dram_bytes) {
   (void)Parse(source_, &wanted_);  // it has been read before
   NameDomains(config_, &wanted_);
+  wanted_.nvme.slab_bytes = config_.nvme.slab_bytes;  // worked out of a capacity that may change
   for (ConfigEntry& entry : ConfigEntries(DaemonConfig())) {
     defaults_[entry.key] = std::move(entry.value);
   }
@@ -311,6 +312,7 @@ Error LiveConfig::Reload(const ConfigSource& source, std::string* document) {
   DaemonConfig file;
   TERRACE_RETURN_IF_REFUSED(Parse(source, &file));
   NameDomains(config_, &file);
+  if (file.nvme.slab_bytes == 0) file.nvme.slab_bytes = wanted_.nvme.slab_bytes;
   DaemonConfig wanted = wanted_;
   (void)CopyLive(file, "", &wanted);
   wanted.dram_bytes = std::min(wanted.dram_bytes, dram_bytes_max_);

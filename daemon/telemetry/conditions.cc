@@ -102,6 +102,14 @@ void AddTier(const DomainFigures::LowerTierStats& tier, Troubles* troubles) {
             "left alone",
         troubles);
   }
+  if (tier.stats.too_large_bytes > 0) {
+    Add(Condition::kBlocksTooLarge,
+        "blocks of " + std::to_string(tier.stats.too_large_bytes) + " bytes are not kept on the " +
+            name +
+            " tier: none of its slab files has room for one. Set nvme.slab_bytes to at least twice "
+            "that, and restart terraced",
+        troubles);
+  }
   if (!IsCapacityLost(tier.stats)) return;
   Add(Condition::kDriveLosesPlaces,
       std::to_string(tier.stats.quarantined_bytes) + " of " +

@@ -193,6 +193,7 @@ json TierDocument(const DomainStats& domain, const DomainStats::LowerTierStats& 
           {"failed_transfers", tier.stats.failed_transfers},
           {"suspect_bytes", tier.stats.suspect_bytes},
           {"quarantined_bytes", tier.stats.quarantined_bytes},
+          {"too_large_bytes", tier.stats.too_large_bytes},
           {"left_alone_bytes", tier.stats.left_alone_bytes},
           {"places_recovered", tier.stats.places_recovered},
           {"is_degraded", IsCapacityLost(tier.stats)},

@@ -61,6 +61,7 @@ class NvmeTier::Parts final : public DiskListener, public EntryListener {
   uint64_t read_bytes = 0;
   uint64_t written_bytes = 0;
   uint64_t failed_transfers = 0;
+  uint64_t too_large_bytes = 0;
 };
 
 NvmeTier::Parts::Parts(Options the_options)
@@ -233,7 +234,12 @@ Result<Extent> NvmeTier::Allocate(uint32_t domain_index, uint64_t length_bytes,
     return Status(StatusCode::kInvalid, "an extent is whole sectors");
   }
   Result<ShapeClass*> found = p.classes.FindOrMake({length_bytes, part_count});
-  if (!found.ok()) return found.status();
+  if (!found.ok()) {
+    if (found.code() == StatusCode::kInvalid) {
+      p.too_large_bytes = std::max(p.too_large_bytes, length_bytes);
+    }
+    return found.status();
+  }
   ShapeClass& shape_class = **found;
   NvmeSlab* const slab = p.classes.Pick(shape_class);
   if (slab == nullptr) {
@@ -447,6 +453,7 @@ TierStats NvmeTier::stats() const {
           .places_recovered = p.trials.recovered_count(),
           .places_lost = totals.lost_count,
           .corrupt_entries = p.restore.counts().entries_corrupt,
+          .too_large_bytes = p.too_large_bytes,
           .left_alone_bytes = p.slabs.left_alone_bytes() + locked_bytes,
           .is_healthy = p.disks.is_any_on(),
           .share = p.shares.stats(p.options.domain_index, p.disks.now_us())};

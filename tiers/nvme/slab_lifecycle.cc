@@ -39,7 +39,18 @@ SlabLifecycle::~SlabLifecycle() {
 
 bool SlabLifecycle::MakeRoom(ShapeClass& shape_class) {
   return classes_.IsRoomComing(shape_class) || BeginCreate(shape_class) ||
-         BeginReshape(shape_class) || shares_.IsComing(options_.domain_index, now_us());
+         BeginReshape(shape_class) || IsDrainedFor(shape_class) ||
+         shares_.IsComing(options_.domain_index, now_us());
+}
+
+// Its owners have let go of a slab that is to be the shape's, and only their entries are yet to say
+// so on the drive.
+bool SlabLifecycle::IsDrainedFor(const ShapeClass& shape_class) const {
+  return std::ranges::any_of(slabs_.all(), [&](const auto& slab) {
+    return slab != nullptr && slab->phase == SlabPhase::kDraining && disks_.is_on(slab->disk) &&
+           slab->next_shape == shape_class.geometry().shape && slab->slots.owned_count() == 0 &&
+           slab->slots.quarantined_count() == 0;
+  });
 }
 
 void SlabLifecycle::GrowAhead(ShapeClass& shape_class) {

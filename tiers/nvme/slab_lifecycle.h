@@ -72,6 +72,7 @@ class SlabLifecycle {
  private:
   bool BeginCreate(ShapeClass& shape_class);
   bool BeginReshape(ShapeClass& shape_class);
+  bool IsDrainedFor(const ShapeClass& shape_class) const;
   uint64_t now_us() const { return disks_.now_us(); }
   void GiveBack();
   NvmeSlab* NextToGive() const;

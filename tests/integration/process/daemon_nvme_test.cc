@@ -34,9 +34,8 @@ class DaemonNvme : public testing::TestWithParam<std::string> {
     return daemon_.WriteFile(
         "t.toml",
         "[daemon]\ndram_bytes = \"16MiB\"\nsegment_bytes = \"2MiB\"\nsegments_spare = 8\n" +
-            more_of_daemon_ + "[nvme]\npaths = [\"" + NvmePath() +
-            "\"]\ncapacity_bytes = \"64MiB\"\nslab_bytes = \"8MiB\"\nio = \"" + GetParam() +
-            "\"\n" + more_of_nvme_);
+            more_of_daemon_ + "[nvme]\npaths = [\"" + NvmePath() + "\"]\ncapacity_bytes = \"" +
+            capacity_ + "\"\nslab_bytes = \"8MiB\"\nio = \"" + GetParam() + "\"\n" + more_of_nvme_);
   }
   void Start() {
     daemon_.Start({"--config", Config(), "--socket", daemon_.socket_path()});
@@ -46,7 +45,7 @@ class DaemonNvme : public testing::TestWithParam<std::string> {
     options.default_deadline_us = kLongUs;
     client_ = std::move(Client::Create(options)).value();
     ASSERT_TRUE(client_->WaitConnected(kLongUs).ok()) << client_->last_error();
-    group_ = client_->Open(Model(), 1).value();
+    group_ = client_->Open(Model(part_count_), 1).value();
     for (int i = 0; i < 2000 && Stats()["domain"]["segments_populated"] < 8; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
@@ -65,7 +64,7 @@ class DaemonNvme : public testing::TestWithParam<std::string> {
   uint32_t Store(const std::vector<BlockKey>& keys) {
     auto lease = client_->Reserve(group_, keys).value();
     for (uint32_t k = 0; k < keys.size(); ++k) {
-      for (uint32_t part = 0; part < 2 && lease.is_reserved(k); ++part) {
+      for (uint32_t part = 0; part < part_count_ && lease.is_reserved(k); ++part) {
         EXPECT_TRUE(lease.WritePart(k, 0, part, Bytes(keys[k], part)).ok());
       }
     }
@@ -84,7 +83,7 @@ class DaemonNvme : public testing::TestWithParam<std::string> {
     }
     std::vector<std::byte> bytes(kPartBytes);
     for (uint32_t k = 0; k < lease.ready_count(); ++k) {
-      for (uint32_t part = 0; part < 2; ++part) {
+      for (uint32_t part = 0; part < part_count_; ++part) {
         EXPECT_TRUE(lease.CopyPart(k, 0, part, bytes).ok());
         EXPECT_TRUE(bytes == Bytes(keys[k], part)) << "block " << k << " part " << part;
       }
@@ -100,6 +99,8 @@ class DaemonNvme : public testing::TestWithParam<std::string> {
     return slabs;
   }
 
+  std::string capacity_ = "64MiB";
+  uint32_t part_count_ = 2;
   std::string more_of_daemon_, more_of_nvme_;  // lines of the configuration
   DaemonProcess daemon_;
   std::unique_ptr<Client> client_;
@@ -227,6 +228,19 @@ TEST_P(DaemonNvme, FilesNeverExceedTheCap) {
   const auto stats = Stats();
   EXPECT_LE(stats["lower_tiers"][0]["used_bytes"], 64 << 20);
   EXPECT_GT(stats["lower_tiers"][0]["block_count"], 0);
+}
+
+// A slab file holds one size of blocks.
+TEST_P(DaemonNvme, BlocksOfAnotherSizeTakeTheOnlySlabOver) {
+  capacity_ = "8MiB";
+  Start();
+  StorePersisted(Keys(kBlocks));
+  part_count_ = 3;
+  group_ = client_->Open(Model(part_count_), 1).value();
+  const auto keys = Keys(10, 8);
+  StorePersisted(keys);
+  Restart(SIGKILL, 128 + SIGKILL);
+  EXPECT_EQ(Load(keys), keys.size());
 }
 
 TEST_P(DaemonNvme, ASecondDaemonIsToldWhoHasThePath) {

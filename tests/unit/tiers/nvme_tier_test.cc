@@ -92,7 +92,9 @@ TEST_F(NvmeTierTest, CapacityIsHard) {
 TEST_F(NvmeTierTest, ImpossibleExtentsAreInvalid) {
   EXPECT_EQ(tier().Allocate(0, 0, 1).code(), StatusCode::kInvalid);
   EXPECT_EQ(tier().Allocate(0, 4097, 1).code(), StatusCode::kInvalid);
+  EXPECT_EQ(tier().stats().too_large_bytes, 0u);
   EXPECT_EQ(tier().Allocate(0, kSlabBytes, 1).code(), StatusCode::kInvalid);
+  EXPECT_EQ(tier().stats().too_large_bytes, kSlabBytes) << "a person can mend that";
   EXPECT_EQ(tier().Allocate(0, kLength, 0).code(), StatusCode::kInvalid);
   EXPECT_EQ(tier().Allocate(0, kLength, 129).code(), StatusCode::kInvalid);
 }

@@ -43,6 +43,7 @@ std::string RemedyOf(const std::vector<std::string>& conditions) {
       {"drive_loses_places", "sudo terrace fsck --online --repair"},
       {"slabs_left_alone", "journalctl -u terraced | grep 'nvme note'; secret_file"},
       {"tier_above_limit", "terrace quota says how much is left to go"},
+      {"blocks_too_large", "nvme.slab_bytes, and a restart"},
       {"redis_away", "the server, its login, the network"},
       {"redis_no_writes", "redis-cli config get maxmemory-policy"},
       {"fenced_memory", "terrace status: sessions that are gone or silent"},

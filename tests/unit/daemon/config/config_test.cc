@@ -21,6 +21,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 DaemonConfig Parsed(const std::string& text) {
@@ -154,6 +155,14 @@ TEST(ConfigText, UnknownPolicyIsRefusedWithTheNearestOne) {
                     HasSubstr("the nearest is \"lru\"")));
   EXPECT_THAT(Refusal("[nvme]\nadmission = \"predict\"\n"),
               AllOf(HasSubstr("nvme.admission"), HasSubstr("the nearest is \"predicted\"")));
+}
+
+TEST(ConfigText, ANameThatIsNearNoneIsNotGuessed) {
+  EXPECT_THAT(Refusal("[daemon]\nfrobnicate = 1\n"),
+              AllOf(HasSubstr("daemon.frobnicate is no known key"), HasSubstr("--print-config"),
+                    Not(HasSubstr("nearest"))));
+  EXPECT_THAT(Refusal("[daemon]\neviction = \"belady\"\n"),
+              AllOf(HasSubstr("one of \"arc\""), Not(HasSubstr("nearest"))));
 }
 
 TEST(ConfigText, TheRedisTableIsReadAndWhatWouldMeanNothingIsRefused) {
@@ -318,6 +327,24 @@ TEST(ConfigNvme, PathsAndSharesAreResolved) {
   EXPECT_EQ(Parsed(PrintConfig(config)).nvme.paths, config.nvme.paths);
 }
 
+TEST(ConfigNvme, SlabsOfASmallTierAreSmallEnoughForSeveralSizesOfBlocks) {
+  const auto slab_bytes = [](const std::string& capacity, const std::string& more = "") {
+    return Resolved("[nvme]\npaths = [\"/a\"]\ncapacity_bytes = \"" + capacity + "\"\n" + more)
+        .nvme.slab_bytes;
+  };
+  EXPECT_EQ(slab_bytes("500GiB"), kGiB);
+  EXPECT_EQ(slab_bytes("8GiB"), kGiB);
+  EXPECT_EQ(slab_bytes("7GiB"), 512 * kMiB) << "eight at least";
+  EXPECT_EQ(slab_bytes("1GiB"), 128 * kMiB);
+  EXPECT_EQ(slab_bytes("64MiB"), 64 * kMiB);
+  EXPECT_EQ(slab_bytes("1GiB", "slab_bytes = \"1GiB\"\n"), kGiB) << "who names it has it";
+  std::string domains;
+  for (const char* name : {"a", "b", "c", "d"}) {
+    domains += "[[domain]]\nname = \"" + std::string(name) + "\"\nsocket = \"/" + name + "\"\n";
+  }
+  EXPECT_EQ(slab_bytes("8GiB", domains), 512 * kMiB) << "four at least of each domain";
+}
+
 TEST(ConfigNvme, WhoNamesAGuaranteeBorrowsUpToAllThereIs) {
   const std::string drives = "[nvme]\npaths = [\"/a\"]\ncapacity_bytes = \"10GiB\"\n";
   const std::string x = "[[domain]]\nname = \"x\"\nsocket = \"/x\"\n";
@@ -365,13 +392,16 @@ TEST(ConfigNvme, WhatCannotBeIsRefused) {
               HasSubstr("'a'"));
   EXPECT_THAT(Unresolvable("[nvme]\npaths = [\"/a\", \"/a\"]\ncapacity_bytes = \"1GiB\"\n"),
               HasSubstr("twice"));
-  EXPECT_THAT(Unresolvable(path + "capacity_bytes = \"512MiB\"\n"), HasSubstr("one slab"));
-  EXPECT_THAT(Unresolvable("[nvme]\npaths = [\"/a\", \"/b\", \"/c\"]\ncapacity_bytes = \"2GiB\"\n"),
-              AllOf(HasSubstr("nvme.capacity_bytes is 2GiB, nvme.slab_bytes is 1GiB and nvme.paths "
-                              "names 3: a path needs one slab at least"),
-                    HasSubstr("raise capacity_bytes to 3GiB")));
-  EXPECT_THAT(Unresolvable(path + "capacity_bytes = \"1GiB\"\n[[domain]]\nname=\"x\"\n"
-                                  "socket=\"/x\"\n[[domain]]\nname=\"y\"\nsocket=\"/y\"\n"),
+  const std::string slab = "slab_bytes = \"1GiB\"\n";
+  EXPECT_THAT(Unresolvable(path + "capacity_bytes = \"32MiB\"\n"), HasSubstr("one slab"));
+  EXPECT_THAT(
+      Unresolvable("[nvme]\npaths = [\"/a\", \"/b\", \"/c\"]\ncapacity_bytes = \"2GiB\"\n" + slab),
+      AllOf(HasSubstr("nvme.capacity_bytes is 2GiB, nvme.slab_bytes is 1GiB and nvme.paths "
+                      "names 3: a path needs one slab at least"),
+            HasSubstr("raise capacity_bytes to 3GiB")));
+  EXPECT_THAT(Unresolvable(path + slab +
+                           "capacity_bytes = \"1GiB\"\n[[domain]]\nname=\"x\"\n"
+                           "socket=\"/x\"\n[[domain]]\nname=\"y\"\nsocket=\"/y\"\n"),
               HasSubstr("domain x: its equal share of nvme.capacity_bytes is 512MiB"));
   EXPECT_THAT(Unresolvable(path + "capacity_bytes = \"8GiB\"\nslab_bytes = 5000000\n"),
               HasSubstr("multiple of 1 MiB"));

@@ -271,14 +271,18 @@ TEST_F(LiveConfigTest, TheSizeOfTheDrivesTierGoesUpAndDown) {
   EXPECT_EQ(config_.nvme.capacity_bytes, 4 * kGiB);
   EXPECT_EQ(config_.domains[0].nvme_max_bytes, 4 * kGiB) << "worked out from what is in effect";
   EXPECT_EQ(config_.domains[0].nvme_guaranteed_bytes, 4 * kGiB);
-  EXPECT_FALSE(Ask(ConfigAction::kSet, "nvme.capacity_bytes=1GiB"));
-  EXPECT_THAT(why_, AllOf(HasSubstr("nvme.capacity_bytes is 1GiB"), HasSubstr("nvme.paths names 2"),
-                          HasSubstr("raise capacity_bytes to 2GiB")));
+  EXPECT_EQ(Get("nvme.slab_bytes")["value"], "\"512MiB\"") << "its files are that large";
+  EXPECT_EQ(Get("nvme.slab_bytes")["from"], "default, worked out");
+  EXPECT_FALSE(Ask(ConfigAction::kSet, "nvme.capacity_bytes=512MiB"));
+  EXPECT_THAT(why_,
+              AllOf(HasSubstr("nvme.capacity_bytes is 512MiB"), HasSubstr("nvme.paths names 2"),
+                    HasSubstr("raise capacity_bytes to 1GiB")));
   EXPECT_EQ(config_.nvme.capacity_bytes, 4 * kGiB);
   Write("[nvme]\npaths = [\"/a\", \"/b\"]\ncapacity_bytes = \"100GiB\"\n");
   const auto answer = Ask(ConfigAction::kReload);
   ASSERT_TRUE(answer) << why_;
   EXPECT_EQ(config_.domains[0].nvme_max_bytes, 100 * kGiB);
+  EXPECT_EQ(config_.nvme.slab_bytes, 512 * kMiB);
   EXPECT_TRUE((*answer)["needs_restart"].empty());
 }
 

@@ -80,6 +80,8 @@ const std::map<Condition, std::function<void(DomainFigures*)>> kCauses = {
      [](DomainFigures* f) { f->lower_tiers[0].stats.left_alone_bytes = 1; }},
     {Condition::kTierAboveLimit,
      [](DomainFigures* f) { f->lower_tiers[0].stats.share.above_bytes = 1; }},
+    {Condition::kBlocksTooLarge,
+     [](DomainFigures* f) { f->lower_tiers[0].stats.too_large_bytes = 1; }},
     {Condition::kRedisAway, [](DomainFigures* f) { f->shared->tier.is_ready = false; }},
     {Condition::kRedisNoWrites,
      [](DomainFigures* f) {

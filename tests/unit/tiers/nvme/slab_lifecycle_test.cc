@@ -168,7 +168,10 @@ TEST_F(SlabLifecycleTest, ASlabThatDrainsTakesAnotherShapeOnceItIsEmpty) {
   near_.Answer();
   ASSERT_EQ(lifecycle_.DrainFor(Class(kSmall)), slabs_.At(0));
   EXPECT_EQ(lifecycle_.DrainFor(Class(kSmall)), slabs_.At(0)) << "one at a time";
+  EXPECT_FALSE(lifecycle_.MakeRoom(Class(kSmall))) << "who has a slot may keep it";
   FreeBlock(slabs_[0], slot);
+  EXPECT_TRUE(lifecycle_.MakeRoom(Class(kSmall))) << "nobody has";
+  EXPECT_FALSE(lifecycle_.MakeRoom(Class({64 * kKiB, 1}))) << "it is for others";
   near_.Answer();
   EXPECT_EQ(slabs_[0].phase, SlabPhase::kDraining) << "the drive may still name the block";
   EndErasure(slabs_[0], slot);
