@@ -45,10 +45,15 @@ class DaemonNvme : public testing::TestWithParam<std::string> {
     options.default_deadline_us = kLongUs;
     client_ = std::move(Client::Create(options)).value();
     ASSERT_TRUE(client_->WaitConnected(kLongUs).ok()) << client_->last_error();
-    group_ = client_->Open(Model(part_count_), 1).value();
+    Open();
     for (int i = 0; i < 2000 && Stats()["domain"]["segments_populated"] < 8; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
+  }
+  void Open() {
+    SpaceGroupSpec group = Model(part_count_);
+    group.name += std::to_string(part_count_);
+    group_ = client_->Open(group, 1).value();
   }
   void End(int signal, int status) {
     client_.reset();
@@ -236,7 +241,7 @@ TEST_P(DaemonNvme, BlocksOfAnotherSizeTakeTheOnlySlabOver) {
   Start();
   StorePersisted(Keys(kBlocks));
   part_count_ = 3;
-  group_ = client_->Open(Model(part_count_), 1).value();
+  Open();
   const auto keys = Keys(10, 8);
   StorePersisted(keys);
   Restart(SIGKILL, 128 + SIGKILL);

@@ -62,12 +62,19 @@ std::string ProcLine(pid_t pid, const std::string& file, const std::string& name
   return "";
 }
 
+// Before main there is one thread, and ThreadSanitizer's.
+#ifdef __SANITIZE_THREAD__
+constexpr int kThreadsBeforeMain = 2;
+#else
+constexpr int kThreadsBeforeMain = 1;
+#endif
+
 // Whether the daemon is past what the linker does: it catches SIGTERM, or has its log thread.
 bool HasBegun(pid_t pid) {
   const std::string caught = ProcLine(pid, "status", "SigCgt:\t");
   const std::string threads = ProcLine(pid, "status", "Threads:\t");
   return (!caught.empty() && (std::stoull(caught, nullptr, 16) >> (SIGTERM - 1) & 1) != 0) ||
-         (!threads.empty() && std::stoi(threads) > 1);
+         (!threads.empty() && std::stoi(threads) > kThreadsBeforeMain);
 }
 
 bool WaitBegun(pid_t pid) {
