@@ -83,6 +83,7 @@ class Catalog final : public ExtentCatalog {
   void Start(Links links);
 
   void OnEntryWritten(uint32_t slab, uint32_t slot) override;
+  uint64_t memory_bytes() const override { return stats().memory_bytes; }
   // Appends some slots for NvmeTier::OnCataloged: none that has been named again since. True if
   // there are more: post another call.
   bool TakeAnswers(std::vector<SlotName>* slots);

@@ -194,6 +194,7 @@ json TierDocument(const DomainStats& domain, const DomainStats::LowerTierStats& 
           {"suspect_bytes", tier.stats.suspect_bytes},
           {"quarantined_bytes", tier.stats.quarantined_bytes},
           {"too_large_bytes", tier.stats.too_large_bytes},
+          {"catalog_memory_bytes", tier.stats.catalog_memory_bytes},
           {"left_alone_bytes", tier.stats.left_alone_bytes},
           {"places_recovered", tier.stats.places_recovered},
           {"is_degraded", IsCapacityLost(tier.stats)},

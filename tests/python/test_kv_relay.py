@@ -1,5 +1,6 @@
 """KV events that say everything by themselves: engines' relays on a real daemon, and routers that
 know a prompt by its tokens alone."""
+import contextlib
 import logging
 import os
 import random
@@ -281,11 +282,14 @@ class Rig:
                 lease.commit()
 
     def queried(self, prompt):
-        """Of each block where Query says that it is, as routers call it."""
+        """Of each block where Query says that it is, as routers call it. A killed daemon may have
+        kept blocks whose parent it lost: to routers nothing is behind one that is nowhere."""
         media = {"hbm": "cpu", "dram": "cpu", "nvme": "storage"}
         found = self.group.query(self.keys(prompt))
-        return [{media[tier] for tier in block.tiers} if block.state == "sealed" else set()
-                for block in found]
+        tiers = [{media[tier] for tier in block.tiers} if block.state == "sealed" else set()
+                 for block in found]
+        end = next((at for at, where in enumerate(tiers) if not where), len(tiers))
+        return tiers[:end] + [set()] * (len(tiers) - end)
 
     def agree(self, prompts, wait_s=LONG_S):
         deadline = time.monotonic() + wait_s
@@ -387,7 +391,8 @@ def test_after_a_random_run_the_routers_view_is_what_query_says(rig, seed):
         if what < 0.60:
             rig.put(prompt, chance.randrange(1, 11))
         elif what < 0.61:
-            rig.group.evict(rig.keys(prompt)[chance.randrange(10):])
+            with contextlib.suppress(terrace.Busy):  # the drive has not been told within 3 s
+                rig.group.evict(rig.keys(prompt)[chance.randrange(10):])
         elif what < 0.90:
             with rig.group.acquire(rig.keys(prompt)):
                 pass

@@ -24,7 +24,6 @@ namespace terrace {
 namespace {
 
 constexpr char kLockName[] = "lock";
-constexpr uint64_t kLockWaitUs = 10'000'000;  // for the kernel, after a kill
 constexpr uint64_t kLockStepUs = 5'000;
 
 Status IoStatus(const char* what) { return Status(StatusCode::kIo, what, errno); }
@@ -141,12 +140,14 @@ Status DiskFiles::Lock(std::string* why) {
     return status;
   }
   int refused = 0;
+  bool is_alive = false;
   char holder[24] = {};
   for (uint64_t waited_us = 0;; waited_us += kLockStepUs) {
     refused = ::flock(lock_fd_, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
     if (refused != EWOULDBLOCK) break;
     if (::pread(lock_fd_, holder, sizeof holder - 1, 0) <= 0) std::strcpy(holder, "unknown");
-    if (IsAlive(holder) || waited_us >= kLockWaitUs) break;
+    is_alive = IsAlive(holder);
+    if (is_alive || waited_us >= options_.lock_wait_us) break;
     ::usleep(kLockStepUs);
   }
   if (refused != 0) {
@@ -156,7 +157,9 @@ Status DiskFiles::Lock(std::string* why) {
                               : IoStatus("locking the disk's directory");
     *why = status.code() == StatusCode::kBusy
                ? options_.directory + " is in use by process " + holder +
-                     ". Stop it, or give this one another path"
+                     (is_alive ? ". Stop it, or give this one another path"
+                               : ", which has ended with requests under way that the drive has not "
+                                 "answered yet. See dmesg for what the drive says; start again")
                : Sentence("cannot lock", path, "The file system must support flock");
     return status;
   }

@@ -30,6 +30,7 @@ class DiskFiles {
     DirectIoChoice direct = DirectIoChoice::kAuto;
     uint32_t files_max = 4096;
     DiskResultFilter result_filter;
+    uint64_t lock_wait_us = 30'000'000;  // for the kernel, after the kill of who had the directory
   };
   struct Descriptors {
     int payload = -1;

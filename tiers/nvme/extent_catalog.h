@@ -17,6 +17,8 @@ class ExtentCatalog {
   // answer that another call has overtaken is not given. A free entry needs no record; a
   // quarantined one does, lest the slot be taken for free.
   virtual void OnEntryWritten(uint32_t slab, uint32_t slot) = 0;
+  // What its caches and buffers take now, of what they may.
+  virtual uint64_t memory_bytes() const { return 0; }
 };
 
 }  // namespace terrace

@@ -454,6 +454,8 @@ TierStats NvmeTier::stats() const {
           .places_lost = totals.lost_count,
           .corrupt_entries = p.restore.counts().entries_corrupt,
           .too_large_bytes = p.too_large_bytes,
+          .catalog_memory_bytes =
+              p.options.catalog == nullptr ? 0 : p.options.catalog->memory_bytes(),
           .left_alone_bytes = p.slabs.left_alone_bytes() + locked_bytes,
           .is_healthy = p.disks.is_any_on(),
           .share = p.shares.stats(p.options.domain_index, p.disks.now_us())};

@@ -1,5 +1,6 @@
 // What a killed process leaves under way is over before anybody else may have its directory.
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
@@ -12,10 +13,13 @@
 #include <string>
 
 #include "contract/tiers/disk_rig.h"
+#include "tiers/disk/disk_files.h"
 #include "tiers/disk/uring_ring.h"
 
 namespace terrace {
 namespace {
+
+using ::testing::HasSubstr;
 
 constexpr int kPatienceMs = 10'000;
 
@@ -119,6 +123,27 @@ INSTANTIATE_TEST_SUITE_P(Engines, KilledDisk,
                          [](const auto& info) {
                            return info.param == DiskEngineChoice::kUring ? "Uring" : "Threads";
                          });
+
+TEST(DiskLock, WhoHasItIsToldOfAndWhetherHeHasEnded) {
+  constexpr char kNobody[] = "4194305";  // above any process number
+  const ScratchDirectory scratch(testing::TempDir());
+  const std::string path = scratch.path() + "/lock";
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  ASSERT_EQ(::flock(fd, LOCK_EX), 0);
+  std::string why;
+  const auto refusal_beside = [&](const std::string& holder) {
+    EXPECT_EQ(::ftruncate(fd, 0), 0);
+    EXPECT_EQ(::pwrite(fd, holder.data(), holder.size(), 0), static_cast<ssize_t>(holder.size()));
+    const auto files = DiskFiles::Open({.directory = scratch.path(), .lock_wait_us = 20'000}, &why);
+    EXPECT_EQ(files.status().code(), StatusCode::kBusy);
+    return why;
+  };
+  EXPECT_THAT(refusal_beside(kNobody), HasSubstr("process 4194305, which has ended"));
+  EXPECT_THAT(refusal_beside(std::to_string(::getpid())),
+              HasSubstr("process " + std::to_string(::getpid()) + ". Stop it"));
+  ::close(fd);
+  EXPECT_TRUE(DiskFiles::Open({.directory = scratch.path()}, &why).ok()) << why;
+}
 
 }  // namespace
 }  // namespace terrace
