@@ -22,7 +22,7 @@ IO_URING_SETUP = 425  # on every machine
 ALLOW, ERRNO = 0x7FFF0000, 0x00050000
 # What the contract's tests of a disk look at, so as not to expect a ring.
 DENIED_VARIABLE = "TERRACE_TEST_IO_URING_DENIED"
-BY_NAME = "/Uring|DiskWithoutIoUring"  # the latter denies it by itself
+BY_NAME = "/[Uu]ring|DiskWithoutIoUring"  # the latter denies it by itself
 
 
 def deny_io_uring(error):
