@@ -268,7 +268,7 @@ def test_leases_that_are_let_go_before_their_blocks_come_are_pending_no_more():
                 for prompt in prompts:
                     with group.acquire(group.hash(prompt)) as lease:  # busy, were they pending
                         coming += lease.ready_count < lease.block_count
-                assert coming > 20
+                assert coming > 5
                 sessions = client.stats()["sessions"]
                 assert max(session["pending_count"] for session in sessions) == 0
         finally:
