@@ -64,9 +64,9 @@ struct TierStats {
   uint64_t corrupt_entries = 0;    // found at start
   uint64_t too_large_bytes = 0;    // of the largest block that was asked for and fits no slab
   uint64_t catalog_memory_bytes = 0;
-  uint64_t left_alone_bytes = 0;   // of slab files that are not this domain's, or not whole
-  bool is_healthy = true;          // false: switched off, and trying to come back
-  ShareStats share;                // of a tier that domains share; max_bytes 0: it is none
+  uint64_t left_alone_bytes = 0;  // of slab files that are not this domain's, or not whole
+  bool is_healthy = true;         // false: switched off, and trying to come back
+  ShareStats share;               // of a tier that domains share; max_bytes 0: it is none
 };
 
 // What keeps one drive of a tier from its work, for a person.

@@ -72,7 +72,7 @@ std::optional<std::string> Nearest(std::string_view name, const Names& candidate
   };
   const auto nearest = std::ranges::min_element(candidates, {}, distance);
   const size_t own_size = name.size() - (name.find('.') + 1);  // npos + 1 == 0
-  if (distance(*nearest) * 2 > own_size) return std::nullopt;
+  if (own_size == 0 || distance(*nearest) * 2 > own_size) return std::nullopt;
   return std::string(*nearest);
 }
 
@@ -220,7 +220,7 @@ Status ReadSection(const Source& source, const std::string& section_name, const 
       return source.RefuseAt(
           node, full_name.substr(0, 96) + " is no known key" +
                     (nearest ? "; the nearest is " + *nearest + ". Correct or remove it"
-                             : ". Remove it: `terraced --print-config` prints those "
+                             : ": `terraced --print-config` prints those "
                                "that there are"));
     }
     const Place place{source, full_name, node};

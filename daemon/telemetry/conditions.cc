@@ -107,7 +107,7 @@ void AddTier(const DomainFigures::LowerTierStats& tier, Troubles* troubles) {
         "blocks of " + std::to_string(tier.stats.too_large_bytes) + " bytes are not kept on the " +
             name +
             " tier: none of its slab files has room for one. Set nvme.slab_bytes to at least twice "
-            "that, and restart terraced",
+            "that, and nvme.capacity_bytes to several of those a path, and restart terraced",
         troubles);
   }
   if (!IsCapacityLost(tier.stats)) return;

@@ -16,9 +16,9 @@ a miss is none, nor is a call that was refused. A soak ends when its time is ove
 --operations, as many of them were made over all tiers.
 
 The daemon's private memory beside its catalog's may not grow after it has warmed up (that has a
-bound of its own, which it may take hours to reach, and stays below it); at rest between rounds it has the
-same descriptors each time, and at the end every slot is accounted for. Between rounds, too, a
-daemon is started that is configured alike and has nothing behind it but as much as fits, and one
+bound of its own, which it may take hours to reach, and stays below it); at rest between rounds it
+has the same descriptors each time, and at the end every slot is accounted for. Between rounds, too,
+a daemon is started that is configured alike and has nothing behind it but as much as fits, and one
 caller asks both for the same leased blocks, by turns of a few calls (tests/chaos/probe.cc): old p99
 over fresh p99 may be no greater in the last third of the run than in the first. What else the
 machine does meets both, so it is the age of the daemon that is measured.
@@ -102,8 +102,8 @@ def schedule(pids, policy, priority):
 def new_stage(arguments, kind):
     nvme_mib, redis_mib, _ = TIERS[kind]
     return rig.Rig(arguments, dram_mib=DRAM_MIB, segment_mib=2, nvme_mib=nvme_mib, slab_mib=8,
-                   nvme_keys={"catalog_memory_bytes": CATALOG_BYTES}, redis_mib=redis_mib, histories=True,
-                   small_bytes=SMALL_BYTES)
+                   nvme_keys={"catalog_memory_bytes": CATALOG_BYTES}, redis_mib=redis_mib,
+                   histories=True, small_bytes=SMALL_BYTES)
 
 
 class Soak:

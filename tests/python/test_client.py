@@ -135,7 +135,7 @@ def test_keys(group):
     for wrong in ([-1] * 16, [1 << 32] * 16, numpy.full(16, -1)):
         with pytest.raises(terrace.Invalid, match="2\\^32"):
             group.hash(wrong)
-    for wrong in ("a text", [1.5] * 16, [None] * 16, 7):
+    for wrong in ("a text", "", {1: 2}, {1, 2}, [1.5] * 16, [None] * 16, 7):
         with pytest.raises(terrace.Invalid, match="whole numbers"):
             group.hash(wrong)
     digests = group.keys_of_digests([b"a" * 32, b"b" * 32])

@@ -145,6 +145,7 @@ Status DiskFiles::Lock(std::string* why) {
   for (uint64_t waited_us = 0;; waited_us += kLockStepUs) {
     refused = ::flock(lock_fd_, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
     if (refused != EWOULDBLOCK) break;
+    std::memset(holder, 0, sizeof holder);
     if (::pread(lock_fd_, holder, sizeof holder - 1, 0) <= 0) std::strcpy(holder, "unknown");
     is_alive = IsAlive(holder);
     if (is_alive || waited_us >= options_.lock_wait_us) break;
@@ -158,8 +159,10 @@ Status DiskFiles::Lock(std::string* why) {
     *why = status.code() == StatusCode::kBusy
                ? options_.directory + " is in use by process " + holder +
                      (is_alive ? ". Stop it, or give this one another path"
-                               : ", which has ended with requests under way that the drive has not "
-                                 "answered yet. See dmesg for what the drive says; start again")
+                               : ", which is not seen here. If it has ended, the drive has not "
+                                 "answered its requests yet: see dmesg, and start again. If it "
+                                 "runs in another container, stop it, or give this one another "
+                                 "path")
                : Sentence("cannot lock", path, "The file system must support flock");
     return status;
   }

@@ -441,24 +441,24 @@ TierStats NvmeTier::stats() const {
   const Parts& p = *parts_;
   const SlotTotals& totals = p.slabs.totals();
   const uint64_t locked_bytes = std::min(p.restore.counts().locked_bytes, totals.quarantined_bytes);
-  return {.capacity_bytes = RoundDown(p.capacity_bytes(), p.options.slab_bytes),
-          .used_bytes = totals.used_bytes,
-          .transfers_in_flight = p.disks.transfers_in_flight(),
-          .read_bytes = p.read_bytes,
-          .written_bytes = p.written_bytes,
-          .failed_transfers = p.failed_transfers,
-          .stuck_transfers = p.disks.stuck_count(),
-          .suspect_bytes = totals.suspect_bytes,
-          .quarantined_bytes = totals.quarantined_bytes - locked_bytes,
-          .places_recovered = p.trials.recovered_count(),
-          .places_lost = totals.lost_count,
-          .corrupt_entries = p.restore.counts().entries_corrupt,
-          .too_large_bytes = p.too_large_bytes,
-          .catalog_memory_bytes =
-              p.options.catalog == nullptr ? 0 : p.options.catalog->memory_bytes(),
-          .left_alone_bytes = p.slabs.left_alone_bytes() + locked_bytes,
-          .is_healthy = p.disks.is_any_on(),
-          .share = p.shares.stats(p.options.domain_index, p.disks.now_us())};
+  return {
+      .capacity_bytes = RoundDown(p.capacity_bytes(), p.options.slab_bytes),
+      .used_bytes = totals.used_bytes,
+      .transfers_in_flight = p.disks.transfers_in_flight(),
+      .read_bytes = p.read_bytes,
+      .written_bytes = p.written_bytes,
+      .failed_transfers = p.failed_transfers,
+      .stuck_transfers = p.disks.stuck_count(),
+      .suspect_bytes = totals.suspect_bytes,
+      .quarantined_bytes = totals.quarantined_bytes - locked_bytes,
+      .places_recovered = p.trials.recovered_count(),
+      .places_lost = totals.lost_count,
+      .corrupt_entries = p.restore.counts().entries_corrupt,
+      .too_large_bytes = p.too_large_bytes,
+      .catalog_memory_bytes = p.options.catalog == nullptr ? 0 : p.options.catalog->memory_bytes(),
+      .left_alone_bytes = p.slabs.left_alone_bytes() + locked_bytes,
+      .is_healthy = p.disks.is_any_on(),
+      .share = p.shares.stats(p.options.domain_index, p.disks.now_us())};
 }
 
 std::vector<DriveTrouble> NvmeTier::troubles() const { return parts_->disks.Troubles(); }

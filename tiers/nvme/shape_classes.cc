@@ -158,8 +158,7 @@ NvmeSlab* ShapeClasses::EmptiestOfOthers(const ShapeClass& shape_class) const {
   for (const auto& slab : slabs_.all()) {
     if (slab == nullptr || slab->phase != SlabPhase::kActive ||
         slab->slots.quarantined_count() > 0 ||
-        slab->geometry.shape == shape_class.geometry_.shape ||
-        slab->geometry.slab_bytes != slab_bytes_ || !disks_.is_on(slab->disk) ||
+        slab->geometry.shape == shape_class.geometry_.shape || !disks_.is_on(slab->disk) ||
         ClassOf(*slab).slab_count_ <= shape_class.slab_count_) {
       continue;
     }

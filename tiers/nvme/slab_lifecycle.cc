@@ -43,11 +43,13 @@ bool SlabLifecycle::MakeRoom(ShapeClass& shape_class) {
          shares_.IsComing(options_.domain_index, now_us());
 }
 
-// Its owners have let go of a slab that is to be the shape's, and only their entries are yet to say
-// so on the drive.
+// Its owners have let go of a slab that is to be the shape's, or to make room for one, and only
+// their entries are yet to say so on the drive.
 bool SlabLifecycle::IsDrainedFor(const ShapeClass& shape_class) const {
   return std::ranges::any_of(slabs_.all(), [&](const auto& slab) {
-    return slab != nullptr && slab->phase == SlabPhase::kDraining && disks_.is_on(slab->disk) &&
+    const bool is_ending = slab != nullptr && (slab->phase == SlabPhase::kDraining ||
+                                               slab->phase == SlabPhase::kRemoving);
+    return is_ending && disks_.is_on(slab->disk) &&
            slab->next_shape == shape_class.geometry().shape && slab->slots.owned_count() == 0 &&
            slab->slots.quarantined_count() == 0;
   });
@@ -285,8 +287,12 @@ void SlabLifecycle::LookAfter(NvmeSlab& slab) {
   switch (slab.phase) {
     case SlabPhase::kDraining:
       if (is_quiet && !has_quarantined) {
-        StartReshape(slab);
-      } else if (disks_.now_us() - slab.phase_since_us > kDrainUs || has_quarantined) {
+        // A file of another size (slab_bytes was another) makes room for one of this.
+        if (slab.geometry.slab_bytes == options_.slab_bytes) return StartReshape(slab);
+        slab.phase = SlabPhase::kRemoving;
+        return Step(slab);
+      }
+      if (disks_.now_us() - slab.phase_since_us > kDrainUs || has_quarantined) {
         classes_.Open(slab);
       }
       return;

@@ -40,6 +40,8 @@ def _tokens_of(tokens: Any) -> "ctypes.Array[Any]":
     if hasattr(tokens, "tolist"):
         tokens = tokens.tolist()
     try:
+        if isinstance(tokens, (str, dict, set, frozenset)):
+            raise TypeError("no list")
         if len(tokens) > 0 and not (min(tokens) >= 0 and max(tokens) < 1 << 32):
             raise Invalid(f"token {min(tokens) if min(tokens) < 0 else max(tokens)}: tokens go "
                           "from 0 to 2^32 - 1")

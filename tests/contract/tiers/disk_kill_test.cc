@@ -138,7 +138,7 @@ TEST(DiskLock, WhoHasItIsToldOfAndWhetherHeHasEnded) {
     EXPECT_EQ(files.status().code(), StatusCode::kBusy);
     return why;
   };
-  EXPECT_THAT(refusal_beside(kNobody), HasSubstr("process 4194305, which has ended"));
+  EXPECT_THAT(refusal_beside(kNobody), HasSubstr("process 4194305, which is not seen here"));
   EXPECT_THAT(refusal_beside(std::to_string(::getpid())),
               HasSubstr("process " + std::to_string(::getpid()) + ". Stop it"));
   ::close(fd);

@@ -35,7 +35,8 @@ class DaemonNvme : public testing::TestWithParam<std::string> {
         "t.toml",
         "[daemon]\ndram_bytes = \"16MiB\"\nsegment_bytes = \"2MiB\"\nsegments_spare = 8\n" +
             more_of_daemon_ + "[nvme]\npaths = [\"" + NvmePath() + "\"]\ncapacity_bytes = \"" +
-            capacity_ + "\"\nslab_bytes = \"8MiB\"\nio = \"" + GetParam() + "\"\n" + more_of_nvme_);
+            capacity_ + "\"\nslab_bytes = \"" + slab_ + "\"\nio = \"" + GetParam() + "\"\n" +
+            more_of_nvme_);
   }
   void Start() {
     daemon_.Start({"--config", Config(), "--socket", daemon_.socket_path()});
@@ -104,7 +105,7 @@ class DaemonNvme : public testing::TestWithParam<std::string> {
     return slabs;
   }
 
-  std::string capacity_ = "64MiB";
+  std::string capacity_ = "64MiB", slab_ = "8MiB";
   uint32_t part_count_ = 2;
   std::string more_of_daemon_, more_of_nvme_;  // lines of the configuration
   DaemonProcess daemon_;
@@ -246,6 +247,28 @@ TEST_P(DaemonNvme, BlocksOfAnotherSizeTakeTheOnlySlabOver) {
   StorePersisted(keys);
   Restart(SIGKILL, 128 + SIGKILL);
   EXPECT_EQ(Load(keys), keys.size());
+}
+
+// Files of before are of no size that a new one could have.
+TEST_P(DaemonNvme, AfterAStartWithOtherFilesBlocksOfAnotherSizeFindRoom) {
+  for (const auto& [before, after] : {std::pair("16MiB", "4MiB"), std::pair("4MiB", "16MiB")}) {
+    capacity_ = "16MiB";
+    slab_ = before;
+    part_count_ = 2;
+    Start();
+    for (uint64_t prompt = 0; prompt < 4; ++prompt) StorePersisted(Keys(kBlocks, prompt));
+    slab_ = after;
+    Restart(SIGTERM, 0);
+    EXPECT_GT(Load(Keys(kBlocks, 3)), 0u) << "they serve on";
+    part_count_ = 3;
+    Open();
+    const auto keys = Keys(10, 8);
+    StorePersisted(keys);
+    Restart(SIGKILL, 128 + SIGKILL);
+    EXPECT_EQ(Load(keys), keys.size());
+    End(SIGTERM, 0);
+    std::filesystem::remove_all(NvmePath());
+  }
 }
 
 TEST_P(DaemonNvme, ASecondDaemonIsToldWhoHasThePath) {

@@ -283,7 +283,8 @@ TEST_F(LiveConfigTest, TheSizeOfTheDrivesTierGoesUpAndDown) {
   ASSERT_TRUE(answer) << why_;
   EXPECT_EQ(config_.domains[0].nvme_max_bytes, 100 * kGiB);
   EXPECT_EQ(config_.nvme.slab_bytes, 512 * kMiB);
-  EXPECT_TRUE((*answer)["needs_restart"].empty());
+  EXPECT_EQ((*answer)["needs_restart"], json::parse(R"([
+      {"key": "nvme.slab_bytes", "running": "\"512MiB\"", "file": "\"1GiB\""}])"));
 }
 
 TEST_F(LiveConfigTest, ATierOfDrivesThatIsNotThereHasNoSize) {
