@@ -7,14 +7,20 @@
 #include <cerrno>
 
 namespace terrace::client {
+namespace {
+
+void* MapBlankPage() {
+  return mmap(nullptr, kNoticePageBytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+}
+
+}  // namespace
 
 NoticeBoard::~NoticeBoard() {
   if (page_ != nullptr) munmap(page_, kNoticePageBytes);
 }
 
 Status NoticeBoard::Open() {
-  void* const mapped =
-      mmap(nullptr, kNoticePageBytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* const mapped = MapBlankPage();
   if (mapped == MAP_FAILED) return Status(StatusCode::kNoSpace, "no memory for a page", errno);
   page_ = static_cast<NoticePage*>(mapped);
   return Status::Ok();
@@ -44,8 +50,7 @@ bool NoticeBoard::Map(const GuardedFd& page) {
 
 // A page that was mapped stays so if even this cannot be had; it is the daemon's that is gone.
 void NoticeBoard::Clear() {
-  void* const mapped =
-      mmap(nullptr, kNoticePageBytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* const mapped = MapBlankPage();
   if (mapped != MAP_FAILED) PutUp(mapped);
 }
 

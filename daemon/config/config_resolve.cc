@@ -170,16 +170,6 @@ Status ResolveNvmeShares(DaemonConfig* config, std::string* why) {
                          FormatBytes(nvme.capacity_bytes) + ": lower them or raise it");
 }
 
-// A file holds blocks of one size: where there are few files, each size that comes drives another
-// one off the drive.
-uint64_t SlabBytesByDefault(const NvmeConfig& nvme, uint64_t domain_count) {
-  if (!nvme.is_on()) return kSlabBytesDefault;
-  const uint64_t slab_count =
-      std::max(kSlabsOfAPath * nvme.paths.size(), kSlabsOfADomain * domain_count);
-  const uint64_t slab_bytes = std::bit_floor(nvme.capacity_bytes / slab_count);
-  return std::clamp(slab_bytes, kSlabBytesSmallest, kSlabBytesDefault);
-}
-
 Status ResolveNvme(DaemonConfig* config, std::string* why) {
   NvmeConfig& nvme = config->nvme;
   if (nvme.slab_bytes == 0) nvme.slab_bytes = SlabBytesByDefault(nvme, config->domains.size());
@@ -393,6 +383,14 @@ ConfigEnvironment ConfigEnvironment::OfProcess() {
           .state_directory = variable("STATE_DIRECTORY"),
           .state_home = variable("XDG_STATE_HOME"),
           .home = variable("HOME")};
+}
+
+uint64_t SlabBytesByDefault(const NvmeConfig& nvme, uint64_t domain_count) {
+  if (!nvme.is_on()) return kSlabBytesDefault;
+  const uint64_t slab_count =
+      std::max(kSlabsOfAPath * nvme.paths.size(), kSlabsOfADomain * domain_count);
+  const uint64_t slab_bytes = std::bit_floor(nvme.capacity_bytes / slab_count);
+  return std::clamp(slab_bytes, kSlabBytesSmallest, kSlabBytesDefault);
 }
 
 Status ResolveConfig(const ConfigOverrides& overrides, const ConfigEnvironment& environment,

@@ -312,9 +312,9 @@ Error LiveConfig::Reload(const ConfigSource& source, std::string* document) {
   DaemonConfig file;
   TERRACE_RETURN_IF_REFUSED(Parse(source, &file));
   NameDomains(config_, &file);
-  DaemonConfig resolved = file;
-  TERRACE_RETURN_IF_REFUSED(Resolve(source, &resolved));
-  file.nvme.slab_bytes = resolved.nvme.slab_bytes;
+  if (file.nvme.slab_bytes == 0) {
+    file.nvme.slab_bytes = SlabBytesByDefault(file.nvme, file.domains.size());
+  }
   DaemonConfig wanted = wanted_;
   (void)CopyLive(file, "", &wanted);
   wanted.dram_bytes = std::min(wanted.dram_bytes, dram_bytes_max_);

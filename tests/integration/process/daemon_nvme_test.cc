@@ -96,6 +96,15 @@ class DaemonNvme : public testing::TestWithParam<std::string> {
     }
     return lease.ready_count();
   }
+  // Stored, and there after a kill.
+  void ExpectRoomForLargerBlocks() {
+    part_count_ = 3;
+    Open();
+    const auto keys = Keys(10, 8);
+    StorePersisted(keys);
+    Restart(SIGKILL, 128 + SIGKILL);
+    EXPECT_EQ(Load(keys), keys.size());
+  }
   nlohmann::json Stats() { return nlohmann::json::parse(client_->Stats(kLongUs).value()); }
   std::vector<std::filesystem::path> Slabs() const {
     std::vector<std::filesystem::path> slabs;
@@ -241,12 +250,7 @@ TEST_P(DaemonNvme, BlocksOfAnotherSizeTakeTheOnlySlabOver) {
   capacity_ = "8MiB";
   Start();
   StorePersisted(Keys(kBlocks));
-  part_count_ = 3;
-  Open();
-  const auto keys = Keys(10, 8);
-  StorePersisted(keys);
-  Restart(SIGKILL, 128 + SIGKILL);
-  EXPECT_EQ(Load(keys), keys.size());
+  ExpectRoomForLargerBlocks();
 }
 
 // Files of before are of no size that a new one could have.
@@ -260,12 +264,7 @@ TEST_P(DaemonNvme, AfterAStartWithOtherFilesBlocksOfAnotherSizeFindRoom) {
     slab_ = after;
     Restart(SIGTERM, 0);
     EXPECT_GT(Load(Keys(kBlocks, 3)), 0u) << "they serve on";
-    part_count_ = 3;
-    Open();
-    const auto keys = Keys(10, 8);
-    StorePersisted(keys);
-    Restart(SIGKILL, 128 + SIGKILL);
-    EXPECT_EQ(Load(keys), keys.size());
+    ExpectRoomForLargerBlocks();
     End(SIGTERM, 0);
     std::filesystem::remove_all(NvmePath());
   }
