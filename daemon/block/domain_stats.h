@@ -82,6 +82,8 @@ struct DomainFigures : DomainCounters {
   ReuseDistances reuse_distances;
   SessionRefusals sessions_refused{};
   protocol::ServingMode serving = protocol::ServingMode::kServing;
+  // Until the scrub reads again: 0 in a pass. UINT64_MAX: it does not.
+  uint64_t scrub_rest_us = UINT64_MAX;
   // Since a block was refuted last. UINT64_MAX: none has been.
   uint64_t refuted_ago_us = UINT64_MAX;
   std::optional<RefutedWriter> refuted_writer;  // the last one that is known

@@ -19,6 +19,7 @@
 #include <map>
 
 #include "daemon/handover/supervisor.h"
+#include "terrace/lock_holder.h"
 
 namespace terrace {
 namespace {
@@ -149,8 +150,10 @@ Status MemoryKeeper::Listen(const std::string& path, std::string* why) {
   }
   if (lock_fd_ < 0) return refuse(std::string("cannot create its lock: ") + std::strerror(errno));
   if (flock(lock_fd_, LOCK_EX | LOCK_NB) != 0) {
-    return refuse("another keeper serves it: stop that one, or name another path");
+    return refuse("another keeper serves it, " + LockHolder::Read(lock_fd_).Text() +
+                  ": stop that one, or name another path");
   }
+  LockHolder::NameMyself(lock_fd_);
   unlink(path.c_str());
   const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   // It is born with its mode.

@@ -17,6 +17,7 @@
 #include "daemon/persist/catalog_db.h"
 #include "daemon/persist/group_files.h"
 #include "daemon/persist/slab_files.h"
+#include "terrace/lock_holder.h"
 #include "terrace/space.h"
 
 namespace terrace {
@@ -55,16 +56,11 @@ Status DirectoryLock::Take(const std::string& directory, std::string* why) {
     return Status(StatusCode::kIo, "cannot open a lock", errno);
   }
   if (flock(fd_, LOCK_EX | LOCK_NB) != 0) {
-    char holder[24] = {};
-    if (pread(fd_, holder, sizeof holder - 1, 0) <= 0) std::strcpy(holder, "unknown");
-    *why = directory + " is in use by process " + holder +
+    *why = directory + " is in use by " + LockHolder::Read(fd_).Text() +
            ": stop the daemon first, or ask it with --online";
     return Status(StatusCode::kBusy, "the domain is in use");
   }
-  const std::string pid = std::to_string(getpid());
-  if (is_writable && (ftruncate(fd_, 0) != 0 || pwrite(fd_, pid.data(), pid.size(), 0) < 0)) {
-    errno = 0;  // the lock holds all the same, only its owner's name is missing
-  }
+  if (is_writable) LockHolder::NameMyself(fd_);
   return Status::Ok();
 }
 

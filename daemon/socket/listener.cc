@@ -11,10 +11,10 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <tuple>
 #include <utility>
 
 #include "daemon/handover/fd_store.h"
+#include "terrace/lock_holder.h"
 
 namespace terrace {
 namespace {
@@ -53,21 +53,6 @@ int TryConnect(const sockaddr_un& address) {
   return error;
 }
 
-// Who holds a lock wrote its number into it, and a line's end: what follows is of holders before.
-std::string HolderOf(int lock_fd) {
-  char line[24] = {};
-  const ssize_t length = pread(lock_fd, line, sizeof line, 0);
-  const std::string text(line, length > 0 ? static_cast<size_t>(length) : 0);
-  const size_t end = text.find('\n');
-  return "another terraced" + (end == text.npos ? "" : ", process " + text.substr(0, end) + ",");
-}
-
-void NameHolder(int lock_fd) {
-  const std::string line = std::to_string(getpid()) + "\n";
-  // Without it the lock holds all the same.
-  std::ignore = pwrite(lock_fd, line.data(), line.size(), 0);
-}
-
 // Two daemons that start at once must not both find the socket stale: whoever holds the lock
 // decides.
 Status Lock(const DomainConfig& config, int* lock_fd, std::string* why) {
@@ -89,12 +74,12 @@ Status Lock(const DomainConfig& config, int* lock_fd, std::string* why) {
                                         "; the daemon needs to write to that directory");
   }
   if (flock(*lock_fd, LOCK_EX | LOCK_NB) == 0) {
-    NameHolder(*lock_fd);
+    LockHolder::NameMyself(*lock_fd);
     return Status::Ok();
   }
   return Refuse(why, config,
-                "socket busy: " + HolderOf(*lock_fd) + " holds " + lock_path +
-                    "; stop it, or name another path",
+                "socket busy: another terraced, " + LockHolder::Read(*lock_fd).Text() + ", holds " +
+                    lock_path + "; stop it, or name another path",
                 StatusCode::kBusy);
 }
 

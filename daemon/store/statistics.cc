@@ -91,6 +91,7 @@ void Statistics::Fill(uint32_t domain_index, DomainFigures* figures) const {
   figures->reuse_distances = domain.meter.reuse_distances();
   figures->sessions_refused = store_.sessions.refused(domain_index);
   figures->serving = domain.serving;
+  figures->scrub_rest_us = rooms.scrubber.RestUs();
   figures->refuted_ago_us =
       domain.refuted_us == 0 ? UINT64_MAX : domain.NowUs() - domain.refuted_us;
   figures->refuted_writer.reset();

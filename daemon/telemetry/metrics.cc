@@ -121,6 +121,8 @@ json DomainDocument(const DomainStats& domain) {
       {"scrub_bytes", domain.scrub_bytes},
       {"scrub_passes", domain.scrub_passes},
       {"scrub_mismatches", domain.scrub_mismatches},
+      {"scrub_rest_s",
+       domain.scrub_rest_us == UINT64_MAX ? json() : json(domain.scrub_rest_us / kUsPerSecond)},
       {"promotions", domain.promotions},
       {"promotions_failed", domain.promotions_failed},
       {"promotions_cancelled", domain.promotions_cancelled},

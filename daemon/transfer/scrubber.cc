@@ -68,9 +68,11 @@ void Scrubber::Step() {
   }
 }
 
-bool Scrubber::IsResting() const {
-  return is_pass_over_ && !is_next_due_ &&
-         d_.NowUs() - pass_since_us_ < d_.options.scrub_interval_us;
+uint64_t Scrubber::RestUs() const {
+  if (d_.persistent_tier == kLowerTiersMax || rate_bytes() == 0) return UINT64_MAX;
+  if (!is_pass_over_ || is_next_due_) return 0;
+  const uint64_t passed_us = d_.NowUs() - pass_since_us_;
+  return d_.options.scrub_interval_us - std::min(d_.options.scrub_interval_us, passed_us);
 }
 
 bool Scrubber::MayRead() {
@@ -81,7 +83,7 @@ bool Scrubber::MayRead() {
   }
   const bool is_serving = d_.serving == protocol::ServingMode::kServing;
   if (std::exchange(places_lost_, stats.places_lost) < stats.places_lost) is_next_due_ = true;
-  if (!stats.is_healthy || is_stopped_ || !is_serving || IsResting()) return false;
+  if (!stats.is_healthy || is_stopped_ || !is_serving || RestUs() > 0) return false;
   // A block that is looked at stays: of few, one would be held whenever room is to go back.
   if (stats.share.leaving_bytes > 0) return false;
   return stats.transfers_in_flight == 0 || d_.NowUs() - last_read_us_ >= kYieldUs;

@@ -63,6 +63,8 @@ class Scrubber {
   bool is_checking() const { return done_ != nullptr; }
   void OnTransferDone(Status status);
   void OnChecksumsDone(std::span<const Checksum> roots);
+  // How much longer it rests: 0 in a pass. UINT64_MAX: it never reads.
+  uint64_t RestUs() const;
 
  private:
   enum class Phase : uint8_t {
@@ -85,7 +87,6 @@ class Scrubber {
   void EarnBudget();
   void Step();
   bool MayRead();
-  bool IsResting() const;
   // To the next member that has bytes below. False if there is none among the next blocks.
   bool MoveOn();
   bool MoveOnAsked();

@@ -2,11 +2,9 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +16,7 @@
 #include <utility>
 
 #include "terrace/check.h"
+#include "terrace/lock_holder.h"
 #include "terrace/units.h"
 
 namespace terrace {
@@ -30,18 +29,6 @@ Status IoStatus(const char* what) { return Status(StatusCode::kIo, what, errno);
 
 std::string Sentence(const std::string& what, const std::string& name, const char* remedy) {
   return what + " " + name + ": " + std::strerror(errno) + ". " + remedy;
-}
-
-// What the lock says of its holder; true for what is no pid.
-bool IsAlive(const char* holder) {
-  const long pid = std::strtol(holder, nullptr, 10);
-  if (pid <= 0) return true;
-  const auto pidfd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
-  if (pidfd < 0) return errno != ESRCH;
-  pollfd ended{.fd = pidfd, .events = POLLIN, .revents = 0};
-  const bool is_alive = ::poll(&ended, 1, 0) == 0;
-  ::close(pidfd);
-  return is_alive;
 }
 
 bool IsPlainName(const std::string& name) {
@@ -141,13 +128,12 @@ Status DiskFiles::Lock(std::string* why) {
   }
   int refused = 0;
   bool is_alive = false;
-  char holder[24] = {};
+  LockHolder holder;
   for (uint64_t waited_us = 0;; waited_us += kLockStepUs) {
     refused = ::flock(lock_fd_, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
     if (refused != EWOULDBLOCK) break;
-    std::memset(holder, 0, sizeof holder);
-    if (::pread(lock_fd_, holder, sizeof holder - 1, 0) <= 0) std::strcpy(holder, "unknown");
-    is_alive = IsAlive(holder);
+    holder = LockHolder::Read(lock_fd_);
+    is_alive = holder.IsAlive();
     if (is_alive || waited_us >= options_.lock_wait_us) break;
     ::usleep(kLockStepUs);
   }
@@ -157,7 +143,7 @@ Status DiskFiles::Lock(std::string* why) {
                               ? Status(StatusCode::kBusy, "another process uses the directory")
                               : IoStatus("locking the disk's directory");
     *why = status.code() == StatusCode::kBusy
-               ? options_.directory + " is in use by process " + holder +
+               ? options_.directory + " is in use by " + holder.Text() +
                      (is_alive ? ". Stop it, or give this one another path"
                                : ", which is not seen here. If it has ended, the drive has not "
                                  "answered its requests yet: see dmesg, and start again. If it "
@@ -166,12 +152,7 @@ Status DiskFiles::Lock(std::string* why) {
                : Sentence("cannot lock", path, "The file system must support flock");
     return status;
   }
-  const std::string pid = std::to_string(::getpid());
-  if (::ftruncate(lock_fd_, 0) != 0 ||
-      ::pwrite(lock_fd_, pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
-    // A full disk: the lock holds all the same, only its owner's name is missing.
-    errno = 0;
-  }
+  LockHolder::NameMyself(lock_fd_);
   return Status::Ok();
 }
 

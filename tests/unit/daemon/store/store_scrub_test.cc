@@ -194,7 +194,12 @@ TEST_F(DailyScrub, RestsUntilAnIntervalAfterItBegan) {
   EXPECT_EQ(w.Stats().scrub_passes, 1u);
   const uint64_t first = w.Stats().scrub_members;
   EXPECT_GE(first, 4u);
-  w.Advance(kIntervalUs - 4'000'000);
+  const uint64_t rest_us = w.Stats().scrub_rest_us;
+  EXPECT_GE(rest_us, kIntervalUs - 3'000'000);
+  EXPECT_LT(rest_us, kIntervalUs);
+  w.Advance(1'000'000);
+  EXPECT_EQ(w.Stats().scrub_rest_us, rest_us - 1'000'000);
+  w.Advance(kIntervalUs - 5'000'000);
   EXPECT_EQ(w.Stats().scrub_members, first);
   w.Advance(5'000'000);
   EXPECT_EQ(w.Stats().scrub_members, first + 4);
@@ -230,6 +235,7 @@ TEST_F(DailyScrub, AFullQueueLeavesNoBlockUnread) {
   w.faults[0]->SetRate(sim::Fault::kBusy, 1'000'000);
   w.Advance(8'000'000);
   EXPECT_EQ(w.Stats().scrub_passes, 0u) << "over blocks that nobody has read";
+  EXPECT_EQ(w.Stats().scrub_rest_us, 0u);
   w.faults[0]->SetRate(sim::Fault::kBusy, 0);
   w.Advance(2'000'000);
   EXPECT_EQ(w.Stats().scrub_passes, 1u);
@@ -282,6 +288,7 @@ TEST_F(NoScrub, ReadsNothing) {
   w.Advance(10'000'000);
   EXPECT_EQ(tier().stats().read_bytes, 0u);
   EXPECT_EQ(w.Stats().scrub_passes, 0u);
+  EXPECT_EQ(w.Stats().scrub_rest_us, UINT64_MAX);
 }
 
 }  // namespace
