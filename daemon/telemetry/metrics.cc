@@ -63,6 +63,15 @@ void AddRefusals(const DomainStats& domain, json* document) {
   (*document)["reserve_passed_by"] = domain.reserve_passed_by;
 }
 
+void AddScrub(const DomainStats& domain, json* document) {
+  (*document)["scrub_members"] = domain.scrub_members;
+  (*document)["scrub_bytes"] = domain.scrub_bytes;
+  (*document)["scrub_passes"] = domain.scrub_passes;
+  (*document)["scrub_mismatches"] = domain.scrub_mismatches;
+  const bool is_never = domain.scrub_rest_us == UINT64_MAX;
+  (*document)["scrub_rest_s"] = is_never ? json() : json(domain.scrub_rest_us / kUsPerSecond);
+}
+
 json DomainDocument(const DomainStats& domain) {
   json document = {
       {"name", domain.name},
@@ -117,12 +126,6 @@ json DomainDocument(const DomainStats& domain) {
       {"leases_revoked", domain.leases_revoked},
       {"checksums_verified", domain.checksums_verified},
       {"blocks_relocated", domain.blocks_relocated},
-      {"scrub_members", domain.scrub_members},
-      {"scrub_bytes", domain.scrub_bytes},
-      {"scrub_passes", domain.scrub_passes},
-      {"scrub_mismatches", domain.scrub_mismatches},
-      {"scrub_rest_s",
-       domain.scrub_rest_us == UINT64_MAX ? json() : json(domain.scrub_rest_us / kUsPerSecond)},
       {"promotions", domain.promotions},
       {"promotions_failed", domain.promotions_failed},
       {"promotions_cancelled", domain.promotions_cancelled},
@@ -132,6 +135,7 @@ json DomainDocument(const DomainStats& domain) {
       {"demotions_failed", domain.demotions_failed},
   };
   AddRefusals(domain, &document);
+  AddScrub(domain, &document);
   return document;
 }
 

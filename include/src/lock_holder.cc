@@ -1,15 +1,10 @@
 #include "terrace/lock_holder.h"
 
-#include <poll.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <charconv>
 #include <system_error>
 #include <tuple>
-
-#include "terrace/open_file.h"
 
 namespace terrace {
 
@@ -33,14 +28,6 @@ void LockHolder::NameMyself(int lock_fd) {
 
 std::string LockHolder::Text() const {
   return pid == 0 ? "a process of unknown number" : "process " + std::to_string(pid);
-}
-
-bool LockHolder::IsAlive() const {
-  if (pid == 0) return true;
-  const OpenFile process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-  if (process.fd() < 0) return errno != ESRCH;
-  pollfd ended{.fd = process.fd(), .events = POLLIN, .revents = 0};
-  return poll(&ended, 1, 0) == 0;
 }
 
 }  // namespace terrace

@@ -4,14 +4,12 @@
 // holds all the same: the drive may be full.
 #pragma once
 
-#include <sys/types.h>
-
 #include <string>
 
 namespace terrace {
 
 struct LockHolder {
-  pid_t pid = 0;  // 0: the file does not say
+  int pid = 0;  // 0: the file does not say
 
   static LockHolder Read(int lock_fd);
   // That this process has it. REQUIRES: the lock is held.
@@ -19,8 +17,6 @@ struct LockHolder {
 
   // "process 17", or that its number is not known.
   std::string Text() const;
-  // Whether the process is seen from here and has not ended; true if it is not known which it is.
-  bool IsAlive() const;
 };
 
 }  // namespace terrace

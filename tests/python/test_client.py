@@ -349,6 +349,28 @@ def test_a_forked_child_is_told_to_start_again(daemon, group):
     assert group.match(keys).block_count == 1
 
 
+def test_a_process_may_end_while_its_daemon_threads_call(daemon):
+    program = """
+import sys, threading, time
+import terrace
+from conftest import SPACE
+client = terrace.Client(sys.argv[1])
+client.wait_connected(30.0)
+group = client.open(terrace.SpaceGroup("t", [SPACE]))
+keys = group.hash(list(range(160)))
+def work():
+    while True:
+        group.match(keys)
+for _ in range(4):
+    threading.Thread(target=work, daemon=True).start()
+time.sleep(0.2)
+"""
+    for _ in range(5):
+        ended = subprocess.run([sys.executable, "-c", program, daemon.socket], timeout=LONG_S,
+                               cwd=os.path.dirname(__file__), capture_output=True, check=False)
+        assert ended.returncode == 0, (ended.returncode, ended.stderr.decode()[-1000:])
+
+
 def test_threads_share_a_client(group):
     wrong = []
 

@@ -18,6 +18,7 @@ import zmq
 import terrace
 
 from conftest import LONG_S, SPACE, Daemon, block_bytes, connect
+from zmtp import RawPeer
 
 END_OF_REPLAY = b"\xff" * 8
 
@@ -264,38 +265,6 @@ def test_tails_that_leave_dram_are_told(policy):
         daemon.stop()
 
 
-class RawPeer:
-    """Speaks ZMTP 3.0 as far as it has to, so that it can break it."""
-
-    def __init__(self, path, socket_type):
-        self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(LONG_S)
-        self.socket.connect(path)
-        greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
-        self.socket.sendall(greeting)
-        metadata = b"\x0bSocket-Type" + len(socket_type).to_bytes(4, "big") + socket_type
-        body = b"\x05READY" + metadata
-        self.socket.sendall(b"\x04" + bytes([len(body)]) + body)
-        # Who goes on before the other end is READY, too, is hung up on for that.
-        ready = b""
-        while b"READY" not in ready:
-            ready += self.socket.recv(1 << 10)
-
-    def claim(self, frame_bytes):
-        """The header of a frame of so many bytes."""
-        self.socket.sendall(b"\x02" + frame_bytes.to_bytes(8, "big"))
-
-    def is_hung_up(self):
-        try:
-            while self.socket.recv(1 << 16):
-                pass
-        except ConnectionResetError:
-            pass
-        except TimeoutError:
-            return False
-        return True
-
-
 def resident_bytes(daemon):
     status = pathlib.Path(f"/proc/{daemon.process.pid}/status").read_text()
     line = next(line for line in status.splitlines() if line.startswith("RssAnon"))
@@ -312,7 +281,7 @@ def test_hostile_peers_cost_a_bystander_nothing(rig):
     router.until(believed)
     before = resident_bytes(daemon)
     for name, kind in (("events", b"SUB"), ("replay", b"DEALER")):
-        peer = RawPeer(f"{daemon.directory}/{name}", kind)
+        peer = RawPeer(socket.socket(socket.AF_UNIX), f"{daemon.directory}/{name}", kind)
         peer.claim(1 << 30)
         assert peer.is_hung_up(), name
     greedy = []

@@ -527,34 +527,6 @@ def test_a_block_that_is_none_of_the_cache_is_refused():
             pages.addresses([0, wrong])
 
 
-def test_what_options_override_is_part_of_the_space():
-    def salt(**named):
-        named = {"hf_config": None, "dtype": "torch.bfloat16", "quantization": None, **named}
-        return terrace.vllm.model.computation_of(types.SimpleNamespace(**named))
-
-    def configured(theta):
-        return types.SimpleNamespace(to_dict=lambda: {"rope_theta": theta})
-
-    assert salt(hf_config=configured(1e4)) == salt(hf_config=configured(1e4))
-    assert len({salt(), salt(dtype="torch.float16"), salt(quantization="fp8"),
-                salt(hf_config=configured(1e4)), salt(hf_config=configured(1e6))}) == 5
-
-
-@pytest.mark.parametrize("commit, revision, is_known", [
-    ("0123456789" * 4, None, True), (None, "0123456789" * 4, True), (None, "main", False)])
-def test_a_branch_is_no_revision(commit, revision, is_known):
-    config = types.SimpleNamespace(
-        load_config=types.SimpleNamespace(load_format="auto"),
-        model_config=types.SimpleNamespace(model="somebody/something", revision=revision,
-                                           hf_config=types.SimpleNamespace(_commit_hash=commit)),
-        kv_transfer_config=types.SimpleNamespace(engine_id="one"))
-    found = terrace.vllm.model.revision_of(config)
-    assert (found == "0123456789" * 4) == is_known
-    assert terrace.vllm.model.revision_of(config) == found  # on every rank of the engine
-    config.kv_transfer_config.engine_id = "another"
-    assert (terrace.vllm.model.revision_of(config) == found) == is_known
-
-
 def test_what_vllm_does_not_publish_yet_is_not_stored(daemon):
     engine = make_engine(daemon, random.Random(7))
     request = vllm_engine.Request("only", PROMPT, 1, 8)

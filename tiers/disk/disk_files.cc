@@ -2,9 +2,11 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +19,7 @@
 
 #include "terrace/check.h"
 #include "terrace/lock_holder.h"
+#include "terrace/open_file.h"
 #include "terrace/units.h"
 
 namespace terrace {
@@ -29,6 +32,15 @@ Status IoStatus(const char* what) { return Status(StatusCode::kIo, what, errno);
 
 std::string Sentence(const std::string& what, const std::string& name, const char* remedy) {
   return what + " " + name + ": " + std::strerror(errno) + ". " + remedy;
+}
+
+// Whether it is seen from here and has not ended; true if it is not known which process that is.
+bool IsAlive(const LockHolder& holder) {
+  if (holder.pid == 0) return true;
+  const OpenFile process(static_cast<int>(::syscall(SYS_pidfd_open, holder.pid, 0)));
+  if (process.fd() < 0) return errno != ESRCH;
+  pollfd ended{.fd = process.fd(), .events = POLLIN, .revents = 0};
+  return ::poll(&ended, 1, 0) == 0;
 }
 
 bool IsPlainName(const std::string& name) {
@@ -133,7 +145,7 @@ Status DiskFiles::Lock(std::string* why) {
     refused = ::flock(lock_fd_, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
     if (refused != EWOULDBLOCK) break;
     holder = LockHolder::Read(lock_fd_);
-    is_alive = holder.IsAlive();
+    is_alive = IsAlive(holder);
     if (is_alive || waited_us >= options_.lock_wait_us) break;
     ::usleep(kLockStepUs);
   }

@@ -59,7 +59,8 @@ class Client:
         self.device_backend = "host" if device is None else device.backend
         self._told = ""  # the last_error of the last exception
         self._handle = _Handle(handle.value)
-        weakref.finalize(self._handle, lib.terrace_client_destroy, handle.value)
+        # Not when the interpreter ends: daemon threads may be in a call, which goes on without it.
+        weakref.finalize(self._handle, lib.terrace_client_destroy, handle.value).atexit = False
 
     def __enter__(self) -> "Client":
         return self

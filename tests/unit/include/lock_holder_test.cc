@@ -2,10 +2,8 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <string>
 
 #include "terrace/open_file.h"
@@ -45,25 +43,13 @@ TEST(LockHolderTest, TakesTheNumberOfAnyVersion) {
   }
 }
 
-TEST(LockHolderTest, WhatIsNoNumberIsNobodyAndMayLive) {
+TEST(LockHolderTest, WhatIsNoNumberIsNobody) {
   for (const char* bytes :
        {"", "\n", "daemon", "-1\n", "0\n", "12x\n", " 12\n", "99999999999999999999999\n"}) {
     const LockHolder holder = LockHolder::Read(LockFile(bytes).fd());
     EXPECT_EQ(holder.pid, 0) << bytes;
-    EXPECT_TRUE(holder.IsAlive()) << bytes;
     EXPECT_EQ(holder.Text(), "a process of unknown number") << bytes;
   }
-}
-
-TEST(LockHolderTest, SeesWhoHasEnded) {
-  EXPECT_TRUE(LockHolder{.pid = getpid()}.IsAlive());
-  const pid_t child = fork();
-  if (child == 0) _exit(0);
-  siginfo_t ended;
-  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &ended, WEXITED | WNOWAIT), 0);
-  EXPECT_FALSE(LockHolder{.pid = child}.IsAlive());  // nobody has asked how it ended
-  ASSERT_EQ(waitpid(child, nullptr, 0), child);
-  EXPECT_FALSE(LockHolder{.pid = child}.IsAlive());
 }
 
 }  // namespace

@@ -4,6 +4,7 @@ missed, as vLLM's. Who subscribes anew, or asks for more than is kept, has every
 THREADING: one thread.
 LIMITS: kept_max messages and kept_bytes_max bytes are kept; of a subscriber that does not read
 ZeroMQ drops what comes; peers_max answers are under way, and one that nobody reads is given up.
+Who is connected over TCP is bounded by peers.py.
 """
 import collections
 import time
@@ -11,6 +12,7 @@ from typing import Any, Callable, Deque, Dict, Optional, Sequence, Tuple
 
 import zmq
 
+from .peers import PeerGuard
 from .wire import CLEARED, END_OF_REPLAY, Event, batch
 
 _TELL_AGAIN_EVERY_S = 5.0
@@ -51,22 +53,33 @@ class Publisher:
         self._events = context.socket(zmq.XPUB)
         self._events.setsockopt(zmq.XPUB_VERBOSE, 1)  # each that comes is heard of
         self._events.setsockopt(zmq.SNDHWM, 16_384)
+        self._events.setsockopt(zmq.RCVHWM, 64)
         self._replay = None if replay_endpoint is None else context.socket(zmq.ROUTER)
         for socket in self.sockets:
             socket.setsockopt(zmq.LINGER, 0)
             socket.setsockopt(zmq.MAXMSGSIZE, _REQUEST_BYTES_MAX)
-        self._events.bind(endpoint)
-        if self._replay is not None:
-            self._replay.setsockopt(zmq.ROUTER_MANDATORY, 1)
-            self._replay.setsockopt(zmq.SNDHWM, 64)
-            self._replay.setsockopt(zmq.RCVHWM, 64)
-            self._replay.bind(replay_endpoint)
+        self._guard = PeerGuard(dict(zip(("endpoint", "replay_endpoint"), self.sockets)))
+        try:
+            self._events.bind(endpoint)
+            if self._replay is not None:
+                self._replay.setsockopt(zmq.ROUTER_MANDATORY, 1)
+                self._replay.setsockopt(zmq.SNDHWM, 64)
+                self._replay.setsockopt(zmq.RCVHWM, 64)
+                self._replay.bind(replay_endpoint)
+        except BaseException:
+            self.close()
+            raise
         self.send([CLEARED])  # whatever another start has told
 
     @property
     def sockets(self) -> Tuple[Any, ...]:
         """Whoever waits for something to happen polls them."""
         return (self._events,) if self._replay is None else (self._events, self._replay)
+
+    @property
+    def peers_ended(self) -> int:
+        """Connections that were ended for a limit, or for reading nothing."""
+        return self._guard.ended_count
 
     @property
     def has_work(self) -> bool:
@@ -104,6 +117,7 @@ class Publisher:
 
     def close(self) -> None:
         """Its sockets."""
+        self._guard.close()
         for socket in self.sockets:
             socket.close(0)
 

@@ -263,6 +263,8 @@ class Relay:
             self._tells_again = False
             self._announcer.tell_again()
         self.counters.update(gaps=feed.gaps, announced=self._announcer.told_count)
+        if publisher is not None:
+            self.counters["peers_ended"] = publisher.peers_ended
         if publisher is None:
             return self._hand_over()
         # In one message: so nobody's view is empty for a moment.

@@ -18,27 +18,24 @@ import hashlib
 import logging
 import os
 import queue
-import stat
 import threading
 import time
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
+
+from . import files
 
 logger = logging.getLogger("vllm.terrace")
 # Before any engine of this process has loaded an adapter: it imports this to be made.
 _STARTED_S = time.time()
-_CLOCKS_APART_S = 2.0  # a file system's clock may be behind
 _ADAPTERS_MAX = 4096
 _FILES_MAX = 256
 _BYTES_MAX = 16 << 30
-_LINKS_MAX = 40  # as Linux follows
 _CHUNK_BYTES = 1 << 20
 _RUNTIME_UPDATES = "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
 # Of a LoRARequest; what else one has in some version, and is set, may be another way to weights.
 _FIELDS = ("lora_name", "lora_int_id", "lora_path", "base_model_name", "load_inplace",
            "is_3d_lora_weight")
 _CAPACITIES = ("max_loras", "max_cpu_loras")  # the rest of the configuration may change weights
-
-About = Tuple[str, int, int, int, int, int]  # path, device, inode, bytes, mtime and ctime in ns
 
 
 @dataclasses.dataclass
@@ -50,7 +47,7 @@ class AdapterFiles:
     @property
     def is_unchanged(self) -> bool:
         try:
-            return _stamp(_looked_at(self.path)) == self.stamp
+            return _stamp(files.looked_at(self.path, _FILES_MAX)) == self.stamp
         except OSError:
             return False
 
@@ -149,9 +146,9 @@ class Adapters:
 
     def _read(self, adapter: _Adapter) -> None:
         path = adapter.said["lora_path"]
-        seen = _looked_at(path)
+        seen = files.looked_at(path, _FILES_MAX)
         newest = max(seen, key=lambda about: about[-1])
-        if newest[-1] > (_STARTED_S - _CLOCKS_APART_S) * 1e9:
+        if newest[-1] > (_STARTED_S - files.CLOCKS_APART_S) * 1e9:
             adapter.refuse(_REMEDY.format(f"{newest[0]} is younger than this process"))
             return
         digest = hashlib.sha256(repr([self._configuration, adapter.said.get("is_3d_lora_weight")])
@@ -161,7 +158,7 @@ class Adapters:
             adapter.refuse(f"its directory holds {byte_count} bytes, and {_BYTES_MAX} are read: "
                            "leave in it what vLLM loads, and restart")
             return
-        for name in sorted(_names_in(path)):
+        for name in sorted(files.names_in(path)):
             digest.update(repr((name, *_content_of(os.path.join(path, name)))).encode())
         adapter.files = AdapterFiles(path, _stamp(seen))
         if not adapter.files.is_unchanged:
@@ -198,54 +195,7 @@ def _refusal_of(said: Dict[str, Any]) -> Optional[str]:
     return None
 
 
-def _names_in(directory: str) -> List[str]:
-    """Its files: vLLM loads from no directory within it."""
-    return [entry.name for entry in os.scandir(directory) if not entry.is_dir()]
-
-
-def _looked_at(directory: str) -> List[About]:
-    """All that decides which bytes vLLM reads there: links on the way, directory, files."""
-    found = list(_way_to(directory))
-    names = sorted(_names_in(directory))
-    if len(names) > _FILES_MAX:
-        raise OSError(f"{directory} holds {len(names)} files, and {_FILES_MAX} are looked at")
-    at = found[-1][0]
-    for name in names:
-        found += _way_to(name, at)
-    return found
-
-
-def _way_to(path: str, at: str = "/") -> Iterator[About]:
-    """Every symbolic link that is followed from `at`, where there are none, to `path`; its end."""
-    todo, links = path.split("/")[::-1], 0
-    while todo:
-        name = todo.pop()
-        if name in ("", "."):
-            continue
-        if name == "..":
-            at = os.path.dirname(at)
-            continue
-        here = os.path.join(at, name)
-        about = os.lstat(here)
-        if not stat.S_ISLNK(about.st_mode):
-            at = here
-            continue
-        links += 1
-        if links > _LINKS_MAX:
-            raise OSError(f"more than {_LINKS_MAX} links on the way to {path}")
-        yield _about(here, about)
-        target = os.readlink(here)
-        at = "/" if target.startswith("/") else at
-        todo += target.split("/")[::-1]
-    yield _about(at, os.lstat(at))
-
-
-def _about(path: str, about: os.stat_result) -> About:
-    return (path, about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns,
-            about.st_ctime_ns)
-
-
-def _stamp(seen: List[About]) -> str:
+def _stamp(seen: List[files.About]) -> str:
     return hashlib.sha256(repr(seen).encode()).hexdigest()
 
 

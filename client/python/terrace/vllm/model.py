@@ -1,20 +1,17 @@
 """What vLLM's configuration says of its KV caches: what their Spaces are."""
 import hashlib
 import json
-import logging
 import os
 import pathlib
 import platform
-import re
-import uuid
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from ..pages import Pages
 from . import drafts, kinds
 from .messages import GroupLayout
+from .revision import revision_of
 from .worker import describe
 
-logger = logging.getLogger("vllm.terrace")
 
 
 class Piece(NamedTuple):
@@ -126,12 +123,19 @@ def kernels_of(config: Any, layer_name: str) -> str:
 
 def computation_of(model: Any) -> str:
     """What the weights alone do not say, since options override it: the model's configuration as
-    it is used, the type that is computed in, the weights' quantisation."""
+    it is used, the type that is computed in, the weights' quantisation, the length by which some
+    models turn keys or temper attention, tokens of videos that are left out; and vLLM's own digest
+    of all that changes the graph."""
     configuration: Any = getattr(model, "hf_config", None)
     if hasattr(configuration, "to_dict"):
         configuration = configuration.to_dict()
+    videos: Any = getattr(model, "multimodal_config", None)
     said = [configuration, describe(getattr(model, "dtype", "")),
-            str(getattr(model, "quantization", None))]
+            str(getattr(model, "quantization", None)), str(getattr(model, "max_model_len", None)),
+            str(getattr(videos, "video_pruning_rate", None)),
+            str(getattr(videos, "video_pruning_method", None))]
+    if hasattr(model, "compute_hash"):
+        said.append(model.compute_hash())
     return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
@@ -149,40 +153,6 @@ def weights_of(config: Any, revision: Optional[str]) -> str:
         if not revision or pathlib.Path(str(draft.model)).is_dir():
             said.append(revision_of(config, draft))
     return f"{found}-draft-{hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]}"
-
-
-def revision_of(config: Any, model: Any = None) -> str:
-    """A digest of what the weights come from; a random word if that is unknown. model: None: the
-    model's own configuration."""
-    model, load = model or config.model_config, config.load_config
-    path = pathlib.Path(str(model.model))
-    if describe(getattr(load, "load_format", "")).endswith("dummy"):
-        seed = getattr(model, "seed", 0)
-        return f"dummy-{seed}-" + _digest_of([path / "config.json"])
-    if path.is_dir():
-        return "files-" + _digest_of(sorted(p for p in path.iterdir() if p.is_file()))
-    for commit in (getattr(model.hf_config, "_commit_hash", None), model.revision):
-        if re.fullmatch("[0-9a-f]{40}", str(commit)):  # a branch or a tag moves
-            return str(commit)
-    logger.warning("terrace: the revision of %s is unknown, so nothing is shared with others; name "
-                   "it as 'revision' in kv_connector_extra_config", model.model)
-    engine = getattr(config.kv_transfer_config, "engine_id", None)  # one for all ranks
-    return f"private-{engine or uuid.uuid4().hex}"
-
-
-def _digest_of(paths: Iterable[pathlib.Path]) -> str:
-    """Of names, sizes and times; of the text of what is small."""
-    digest = hashlib.sha256()
-    for path in paths:
-        if not path.exists():
-            continue
-        about = path.stat()
-        digest.update(f"{path.name} {about.st_size}\n".encode())
-        if about.st_size < 1 << 20:
-            digest.update(path.read_bytes())
-        else:
-            digest.update(str(about.st_mtime_ns).encode())
-    return digest.hexdigest()[:32]
 
 
 def has_shared_seed(config: Any) -> bool:

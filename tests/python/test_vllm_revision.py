@@ -1,0 +1,124 @@
+"""Which weights an engine has, and what it computes of them: what two engines share."""
+import os
+import random
+import subprocess
+import sys
+import time
+import types
+
+import pytest
+
+from vllm_driver import LONG_S, terrace
+
+
+def test_what_options_override_is_part_of_the_space():
+    def salt(**named):
+        named = {"hf_config": None, "dtype": "torch.bfloat16", "quantization": None, **named}
+        return terrace.vllm.model.computation_of(types.SimpleNamespace(**named))
+
+    def configured(theta):
+        return types.SimpleNamespace(to_dict=lambda: {"rope_theta": theta})
+
+    assert salt(hf_config=configured(1e4)) == salt(hf_config=configured(1e4))
+    assert len({salt(), salt(dtype="torch.float16"), salt(quantization="fp8"),
+                salt(hf_config=configured(1e4)), salt(hf_config=configured(1e6)),
+                salt(max_model_len=4096), salt(compute_hash=lambda: "1"),
+                salt(multimodal_config=types.SimpleNamespace(video_pruning_rate=0.5))}) == 8
+
+
+@pytest.mark.parametrize("commit, revision, is_known", [
+    ("0123456789" * 4, None, True), (None, "0123456789" * 4, True), (None, "main", False)])
+def test_a_branch_is_no_revision(commit, revision, is_known):
+    config = types.SimpleNamespace(
+        load_config=types.SimpleNamespace(load_format="auto"),
+        model_config=types.SimpleNamespace(model="somebody/something", revision=revision,
+                                           hf_config=types.SimpleNamespace(_commit_hash=commit)),
+        kv_transfer_config=types.SimpleNamespace(engine_id="one"))
+    found = terrace.vllm.model.revision_of(config)
+    assert (found == "0123456789" * 4) == is_known
+    assert terrace.vllm.model.revision_of(config) == found  # on every rank of the engine
+    config.kv_transfer_config.engine_id = "another"
+    assert (terrace.vllm.model.revision_of(config) == found) == is_known
+
+
+class Models:
+    """Directories of models, old enough to be believed."""
+
+    def __init__(self, directory, monkeypatch):
+        self.directory = directory
+        monkeypatch.setattr(terrace.vllm.files, "process_started_s", lambda: time.time() + 60)
+
+    def put(self, name, weights, seconds=0):
+        (self.directory / name).mkdir()
+        file = self.directory / name / "model.safetensors"
+        file.write_bytes(weights)
+        os.utime(file, (seconds, seconds))
+        return self.revision(name)
+
+    def revision(self, name, load_format="auto", extra=None, **of_model):
+        return terrace.vllm.model.revision_of(types.SimpleNamespace(
+            load_config=types.SimpleNamespace(load_format=load_format,
+                                              model_loader_extra_config=extra),
+            model_config=types.SimpleNamespace(model=str(self.directory / name), **of_model),
+            kv_transfer_config=types.SimpleNamespace(engine_id="one")))
+
+
+@pytest.fixture(name="models")
+def models_fixture(tmp_path, monkeypatch):
+    return Models(tmp_path, monkeypatch)
+
+
+def test_weights_of_the_same_names_sizes_and_times_are_told_apart(models):
+    large = 8 << 20
+    one, another = random.Random(1).randbytes(large), random.Random(2).randbytes(large)
+    found = models.put("a", one)
+    assert found.startswith("files-") and models.put("copy", one) == found
+    assert models.put("later", one, seconds=1) != found
+    # A sixteenth of them is trained further, wherever it lies.
+    for i in range(16):
+        part = slice(i * large // 16, (i + 1) * large // 16)
+        tuned = bytearray(one)
+        tuned[part] = another[part]
+        assert models.put(f"tuned-{i}", tuned) != found, i
+    for name, flipped in (("first", 0), ("last", large - 1)):
+        changed = bytearray(one)
+        changed[flipped] ^= 1
+        assert models.put(name, changed) != found, name
+
+
+def test_weights_that_are_not_surely_those_of_the_directory_are_nobody_elses(models, monkeypatch):
+    found = models.put("a", b"weights")
+    private = "private-one"
+    assert models.revision("a", model_weights="s3://bucket/latest") == private
+    assert models.revision("a", load_format="tensorizer") == private
+    assert models.revision("a", load_format="LoadFormat.SAFETENSORS") == found
+    assert models.revision("a", extra={"pattern": "x"}) not in (found, private)
+    (models.directory / "configured").mkdir()
+    (models.directory / "configured" / "config.json").write_text("{}")
+    assert models.revision("configured") == private
+    (models.directory / "link").symlink_to("a")
+    assert models.revision("link") == found
+    # Whoever changes it while an engine starts may be too late for what was loaded.
+    started_s = time.time() - 60
+    monkeypatch.setattr(terrace.vllm.files, "process_started_s", lambda: started_s)
+    assert models.revision("a") == private
+
+
+def test_a_configuration_from_elsewhere_says_nothing_of_the_weights(models):
+    commit = "0123456789" * 4
+
+    def revision(hf_config_path):
+        return models.revision("none", hf_config=types.SimpleNamespace(_commit_hash=commit),
+                               hf_config_path=hf_config_path, revision=None)
+
+    assert revision(None) == revision(str(models.directory / "none")) == commit
+    assert revision("somebody/else") == "private-one"
+
+
+def test_a_process_knows_when_it_began():
+    began = time.time()
+    program = ("import runpy, sys, time; time.sleep(1.0)\n"
+               "print(runpy.run_path(sys.argv[1])['process_started_s']())")
+    said = subprocess.run([sys.executable, "-c", program, terrace.vllm.files.__file__],
+                          capture_output=True, check=True, timeout=LONG_S)
+    assert began - 0.1 < float(said.stdout) < began + 0.9
