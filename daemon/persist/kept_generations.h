@@ -2,6 +2,9 @@
 // are called, and what the server has still to be told: groups to forget, and blocks to erase. So
 // neither a restart nor a server that was away brings any of it back. docs/REDIS_FORMAT.md.
 //
+// It says where they are called so, too. What is erased while a domain is somewhere else, or
+// nowhere, is told to nobody there: who comes back believes nothing that he left.
+//
 // THREADING: Save never blocks; a thread writes, and tells on it. The last content given wins.
 #pragma once
 
@@ -21,15 +24,36 @@
 
 namespace terrace {
 
-std::string FormatGenerations(const RedisMemory& memory, const DomainSecret& secret);
+// Where names of blocks mean something. As digests: a file need not tell of servers.
+struct RedisPlace {
+  static constexpr size_t kEndpointsMax = 64;
+  uint64_t names = 0;               // of all that is in a name; 0: nowhere, there is no server
+  uint64_t ttl_s = 0;               // how long a block stays there
+  std::vector<uint64_t> endpoints;  // any of them leads there
+
+  // Lists of Sentinels and nodes change one by one.
+  bool IsSameAs(const RedisPlace& other) const;
+  friend bool operator==(const RedisPlace&, const RedisPlace&) = default;
+};
+
+struct KeptOfRedis {
+  RedisMemory memory;
+  std::optional<RedisPlace> place;  // none: of a release that did not write it down
+
+  friend bool operator==(const KeptOfRedis&, const KeptOfRedis&) = default;
+};
+
+std::string FormatGenerations(const KeptOfRedis& kept, const DomainSecret& secret);
 // kCorrupt for anything FormatGenerations did not write under this secret.
-Result<RedisMemory> ParseGenerations(std::string_view content, const DomainSecret& secret);
+Result<KeptOfRedis> ParseGenerations(std::string_view content, const DomainSecret& secret);
 
 class KeptGenerations {
  public:
   struct Options {
     std::string path;
     DomainSecret secret{};
+    RedisPlace place;     // of today
+    uint64_t unix_s = 0;  // now
     // What was given as `revision`, or something later, is on the disk; or why it is not. On the
     // thread that writes.
     std::function<void(uint64_t revision)> kept;
@@ -38,8 +62,10 @@ class KeptGenerations {
   explicit KeptGenerations(Options options);
   ~KeptGenerations();  // writes what is due
 
-  // What a predecessor kept; nothing if there is no file. kCorrupt, kIo: it cannot be told. Blocks.
-  Result<RedisMemory> Load() const;
+  // What a predecessor kept; nothing if there is no file. If he was elsewhere, with all of his
+  // groups owed, and those to be met. The place is on the disk then. kCorrupt, kIo: it cannot be
+  // told. Blocks.
+  Result<RedisMemory> Load();
   void Save(uint64_t revision, RedisMemory memory);
 
  private:
@@ -48,7 +74,7 @@ class KeptGenerations {
     RedisMemory memory;
   };
   void Run();
-  Status Write(const std::string& content) const;
+  void Tell(const Status& status) const;
 
   const Options options_;
   std::mutex mutex_;
@@ -57,5 +83,9 @@ class KeptGenerations {
   bool is_stopping_ = false;
   std::thread thread_;
 };
+
+// A domain without a server begins: whoever had one before is nowhere now. Nothing if there is no
+// file. Blocks.
+Status LeaveRedis(const std::string& path, const DomainSecret& secret);
 
 }  // namespace terrace

@@ -55,6 +55,23 @@ std::string GenerationsPath(const DaemonConfig& config, size_t domain_index,
          ToHex(0, digest).substr(16) + ".redis-generations";
 }
 
+uint64_t DigestOf(const DomainSecret& secret, const std::string& text) {
+  return KeyedHash64(secret, std::as_bytes(std::span(text)));
+}
+
+// What is called alike there: of Sentinels the master's name says which servers, of the others the
+// endpoints do.
+RedisPlace PlaceOf(const RedisConfig& config, const RedisTier::Options& options) {
+  const std::string names = std::to_string(static_cast<int>(options.topology)) + '\0' +
+                            config.master_name + '\0' + config.prefix + '\0' +
+                            std::to_string(options.version());
+  RedisPlace place{.names = DigestOf(options.secret, names), .ttl_s = config.ttl_s};
+  for (const std::string& endpoint : config.endpoints) {
+    place.endpoints.push_back(DigestOf(options.secret, endpoint));
+  }
+  return place;
+}
+
 }  // namespace
 
 Status CheckRedis(const RedisConfig& config, std::string* why) {
@@ -107,6 +124,8 @@ void DomainRedis::LoadGenerations(RedisTier::Options* options) {
   generations_ = std::make_unique<KeptGenerations>(KeptGenerations::Options{
       .path = options_.generations_path,
       .secret = options_.secret,
+      .place = PlaceOf(options_.redis, *options),
+      .unix_s = options_.unix_seconds(),
       .kept = [this, post = options_.post](
                   uint64_t revision) { post([this, revision] { tier_->Kept(revision); }); },
       .trouble =
@@ -154,6 +173,15 @@ Status OpenRedis(const DaemonConfig& config, const std::vector<DomainSecret>& se
                  std::vector<std::unique_ptr<DomainRedis>>* domains, std::string* why) {
   TERRACE_CHECK(secrets.size() == config.domains.size() && domains->empty(),
                 "blocks are shared under their own domain's secret: both are found by its index");
+  for (size_t i = 0; !config.redis.is_on() && i < config.domains.size(); ++i) {
+    const std::string path = GenerationsPath(config, i, secrets[i]);
+    const Status left = LeaveRedis(path, secrets[i]);
+    if (left.ok()) continue;
+    Log(LogLevel::kWarn,
+        "redis generations cannot be written: what is erased while there is no [redis] may come "
+        "back with it; make the file writable, or remove it",
+        {{"domain", config.domains[i].name}, {"path", path}, {"why", left.what()}});
+  }
   for (size_t i = 0; config.redis.is_on() && i < config.domains.size(); ++i) {
     auto domain = std::make_unique<DomainRedis>(
         DomainRedis::Options{.domain_name = config.domains[i].name,

@@ -168,9 +168,10 @@ std::vector<Seed> Seeds() {
       .members = {{.spec = Space(0, 0)}, {.spec = Space(1, 32), .is_remote = true}}};
   const std::string sealed = FormatGroupFile(two, FuzzSecret());
   const std::string generations = FormatGenerations(
-      {.generations = {{.group = {1, 2}, .generation = 1'700'000'000, .is_owed = true},
-                       {.group = {3, 4}, .generation = 5}},
-       .erasures = {{.group = {3, 4}, .key = {5, 6}, .until_s = 1'800'000'000}}},
+      {.memory = {.generations = {{.group = {1, 2}, .generation = 1'700'000'000, .is_owed = true},
+                                  {.group = {3, 4}, .generation = 5}},
+                  .erasures = {{.group = {3, 4}, .key = {5, 6}, .until_s = 1'800'000'000}}},
+       .place = RedisPlace{.names = 7, .ttl_s = 86'400, .endpoints = {8, UINT64_MAX}}},
       FuzzSecret());
   const auto seed = [](const std::string& name, uint8_t kind, std::string_view text) {
     return Seed{name, ChoiceWriter().Byte(kind).Append(text).Take()};

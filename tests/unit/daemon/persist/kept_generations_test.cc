@@ -19,6 +19,7 @@ DomainSecret SecretOf(uint8_t seed) {
   return secret;
 }
 
+const RedisPlace kPlace = {.names = 17, .ttl_s = 86'400, .endpoints = {5, UINT64_MAX}};
 const RedisMemory kMemory = {
     .generations = {{.group = {1, 2}, .generation = 5, .is_owed = false},
                     {.group = {3, 4}, .generation = UINT64_MAX, .is_owed = true},
@@ -27,9 +28,10 @@ const RedisMemory kMemory = {
                  {.group = {5, 6}, .key = {9, UINT64_MAX}, .until_s = UINT64_MAX}}};
 
 TEST(KeptGenerations, TextIsReadBackAsItIsOnly) {
-  const std::string text = FormatGenerations(kMemory, SecretOf(1));
-  EXPECT_EQ(*ParseGenerations(text, SecretOf(1)), kMemory);
-  EXPECT_EQ(*ParseGenerations(FormatGenerations({}, SecretOf(1)), SecretOf(1)), RedisMemory());
+  const KeptOfRedis kept = {.memory = kMemory, .place = kPlace};
+  const std::string text = FormatGenerations(kept, SecretOf(1));
+  EXPECT_EQ(*ParseGenerations(text, SecretOf(1)), kept);
+  EXPECT_EQ(*ParseGenerations(FormatGenerations({}, SecretOf(1)), SecretOf(1)), KeptOfRedis());
   EXPECT_FALSE(ParseGenerations(text, SecretOf(2)).ok());
   for (size_t i = 0; i < text.size(); ++i) {
     std::string damaged = text;
@@ -50,10 +52,13 @@ class KeptFile : public ::testing::Test {
   KeptGenerations::Options OptionsAt(const std::string& path) {
     return {.path = path,
             .secret = SecretOf(1),
+            .place = place,
+            .unix_s = 1'000,
             .kept = [this](uint64_t revision) { kept_revision = revision; },
             .trouble = [this](const std::string&) { ++trouble_count; }};
   }
 
+  RedisPlace place = kPlace;
   std::string directory_;
   std::atomic<uint64_t> kept_revision = 0;
   std::atomic<int> trouble_count = 0;
@@ -71,6 +76,49 @@ TEST_F(KeptFile, TheLastThatWasGivenIsFoundAgain) {
   EXPECT_EQ(trouble_count, 0);
   KeptGenerations kept(OptionsAt(path));
   EXPECT_EQ(*kept.Load(), kMemory);
+}
+
+// Of what was erased in between nobody there has heard.
+TEST_F(KeptFile, WhoComesBackFromElsewhereBelievesNothingThatHeLeft) {
+  const std::string path = directory_ + "/file";
+  const auto load = [&] { return *KeptGenerations(OptionsAt(path)).Load(); };
+  EXPECT_EQ(load(), RedisMemory());
+  KeptGenerations(OptionsAt(path)).Save(1, kMemory);
+  EXPECT_EQ(load(), kMemory);
+  place.endpoints = {7, 5};
+  EXPECT_EQ(load(), kMemory) << "a list that has changed one by one leads there";
+  place.endpoints = {7};
+  EXPECT_EQ(load(), kMemory);
+  const auto expect_nothing_believed = [&](const char* where) {
+    const RedisMemory memory = load();
+    ASSERT_EQ(memory.generations.size(), 3u) << where;
+    for (const GroupGeneration& group : memory.generations) EXPECT_TRUE(group.is_owed) << where;
+    const KeptErasure all{.until_s = 1'000 + 86'400};
+    ASSERT_EQ(memory.erasures.size(), 3u) << where;
+    EXPECT_EQ(memory.erasures.front(), all) << where;
+    EXPECT_EQ(load(), memory) << "and not once more";
+    KeptGenerations(OptionsAt(path)).Save(2, kMemory);
+  };
+  place.endpoints = {8};
+  expect_nothing_believed("another server");
+  place.names = 18;
+  expect_nothing_believed("other names");
+  ASSERT_TRUE(LeaveRedis(path, SecretOf(1)).ok());
+  ASSERT_TRUE(LeaveRedis(path, SecretOf(1)).ok());
+  expect_nothing_believed("nowhere");
+}
+
+TEST_F(KeptFile, ADomainThatNeverHadAServerHasNoFile) {
+  EXPECT_TRUE(LeaveRedis(directory_ + "/file", SecretOf(1)).ok());
+  EXPECT_TRUE(std::filesystem::is_empty(directory_));
+}
+
+TEST_F(KeptFile, AFileOfAReleaseThatKnewNoPlacesIsOfToday) {
+  const std::string path = directory_ + "/file";
+  std::ofstream(path) << FormatGenerations({.memory = kMemory}, SecretOf(1));
+  EXPECT_EQ(*KeptGenerations(OptionsAt(path)).Load(), kMemory);
+  place.names = 18;
+  EXPECT_NE(*KeptGenerations(OptionsAt(path)).Load(), kMemory);
 }
 
 TEST_F(KeptFile, WhatCannotBeReadOrWrittenIsSaid) {
