@@ -183,7 +183,8 @@ def pages(socket_path, rounds):
     config = types.SimpleNamespace(
         tp_rank=0, tp_size=1, pp_rank=0, pp_size=1, attn_cp_rank=0, attn_cp_size=1,
         is_mla_model=False, model_name="costs", should_split_heads=False,
-        extra_config={"socket": socket_path, "revision": "1", "timeout_ms": 30_000})
+        extra_config={"socket": socket_path, "revision": "1", "timeout_ms": 30_000,
+                      "one_namespace": True})
     backend = sglang.TerraceHiCache(config, {})
     pool = Pool()
     backend.register_mem_pool_host(pool)

@@ -89,3 +89,22 @@ def test_refusals_are_raised_where_they_are_awaited(group):
 
     asyncio.run(main())
 
+
+
+def test_what_is_on_its_way_is_answered_though_the_client_was_closed(daemon):
+    client = connect(daemon)
+    group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
+    keys = group.hash(list(range(64)))
+
+    async def main():
+        requests = aio.Requests(group)
+        asked = asyncio.ensure_future(requests.acquire(keys, LONG_S))
+        await asyncio.sleep(0)
+        client.close()
+        lease = await asyncio.wait_for(asked, LONG_S)
+        lease.release()
+        with pytest.raises(terrace.Gone):
+            await requests.acquire(keys, LONG_S)
+        await asyncio.wait_for(requests.close(), LONG_S)
+
+    asyncio.run(main())

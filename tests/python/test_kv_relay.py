@@ -1,6 +1,7 @@
 """KV events that say everything by themselves: engines' relays on a real daemon, and routers that
 know a prompt by its tokens alone."""
 import contextlib
+import errno
 import logging
 import os
 import random
@@ -382,6 +383,18 @@ def test_an_engine_never_waits_for_its_relay(rig):
         rig.relay.learn(prompt.batch(4))
     assert time.monotonic() - began < 5
     assert rig.relay.counters["dropped_facts"] == 4 * (10_000 - 4096)
+
+
+def test_a_book_that_cannot_be_kept_ends_nothing(rig, monkeypatch, caplog):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Book, "add", full)
+    prompt = Prompt(1, 6)
+    rig.put(prompt, 6)
+    rig.agree([prompt])
+    assert rig.relay.is_on and rig.router.index.tiers_of(prompt.tokens, 16)[0] >= {"cpu"}
+    assert "cannot be kept: [Errno 28]" in caplog.text
 
 
 @pytest.mark.parametrize("seed", (1, 2))

@@ -10,6 +10,13 @@ from terrace.request_hints import HintReader, RequestHints, session_hash_of
 logger = logging.getLogger("of.this.test")
 
 
+def nested(depth):
+    value = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 def test_each_parameter_is_read_from_either_dictionary():
     said = {"terrace_priority": 80, "terrace_ttl_s": 60, "terrace_pin": True,
             "terrace_no_store": True, "terrace_session": "s", "terrace_expected_reuse_ms": 500}
@@ -35,7 +42,8 @@ def test_what_json_makes_of_numbers_and_flags_is_taken():
     ("terrace_no_store", {}), ("terrace_session", ""), ("terrace_session", "x" * 257),
     ("terrace_session", True), ("terrace_expected_reuse_ms", -5), ("terrace_prio", 5),
     pytest.param("terrace_priority", 10 ** 5000, id="long number"),
-    pytest.param("terrace_session", 10 ** 5000, id="long session")])
+    pytest.param("terrace_session", 10 ** 5000, id="long session"),
+    pytest.param("terrace_session", nested(5000), id="lists within lists")])
 def test_what_cannot_be_is_refused_by_name_and_the_rest_taken(caplog, name, value):
     reader = HintReader(logger)
     for _ in range(3):

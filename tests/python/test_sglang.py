@@ -18,10 +18,16 @@ sys.path.insert(0, os.environ.get("TERRACE_SGLANG") or
                 str(pathlib.Path(__file__).resolve().parent / "stubs"))
 
 import terrace.sglang  # noqa: E402  pylint: disable=wrong-import-position
+import sglang.srt.mem_cache as mem_cache  # noqa: E402  pylint: disable=wrong-import-position
 from sglang.srt.mem_cache import hicache_storage  # noqa: E402  pylint: disable=C0413
 import sglang_engine  # noqa: E402  pylint: disable=wrong-import-position
 from conftest import (  # noqa: E402  pylint: disable=wrong-import-position
     LONG_S, connect, let_nobody_store)
+
+if not os.environ.get("TERRACE_SGLANG"):  # the stand-in's hashes name everything
+    mem_cache.utils = types.ModuleType("sglang.srt.mem_cache.utils")
+    mem_cache.utils.storage_namespace_seed = lambda *_: None
+    sys.modules[mem_cache.utils.__name__] = mem_cache.utils
 
 REQUESTS = int(os.environ.get("TERRACE_ENGINE_REQUESTS", "200"))
 
@@ -551,6 +557,15 @@ def test_what_is_missing_is_named_and_everything_misses(daemon, caplog):
     assert backend.batch_set_v1(hashes(2), indices_of([0, 1])) == [False, False]
     backend.clear()
     backend.close()
+
+
+def test_hashes_that_name_no_adapter_are_refused_unless_there_is_none(daemon, monkeypatch, caplog):
+    monkeypatch.delattr("sglang.srt.mem_cache.utils.storage_namespace_seed")
+    refused = terrace.sglang.TerraceHiCache(config_of(daemon), {})
+    assert "one_namespace" in refused.refusal and "LoRA" in caplog.text
+    served = terrace.sglang.TerraceHiCache(config_of(daemon, one_namespace=True), {})
+    assert served.refusal is None
+    served.close()
 
 
 def test_what_an_instance_asks_for_its_pages_is_theirs(daemon, client, caplog):

@@ -27,10 +27,12 @@ class Requests:
     def __init__(self, group: Group):
         self.group = group
         self.client: Client = group.client
+        # What is on its way is answered, whoever closes the client meanwhile.
+        self._handle = self.client.handle
         self._loop = asyncio.get_running_loop()
         self._pending: Dict[int, "asyncio.Future[Any]"] = {}
         self._numbers = itertools.count(1)
-        self._fd = lib.terrace_event_fd(self.client.handle)
+        self._fd = lib.terrace_event_fd(self._handle)
         self._loop.add_reader(self._fd, self._drain)
         self._is_open = True
         self._is_idle: "Optional[asyncio.Future[None]]" = None  # somebody closes and waits for it
@@ -54,7 +56,7 @@ class Requests:
     def _drain(self) -> None:
         while True:
             completion = _native.Completion()
-            if lib.terrace_poll(self.client.handle, ctypes.byref(completion)):
+            if lib.terrace_poll(self._handle, ctypes.byref(completion)):
                 return
             future = self._pending.pop(completion.user_data, None)
             if future is not None and not future.cancelled():

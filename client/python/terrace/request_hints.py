@@ -52,6 +52,8 @@ def _told(value: Any) -> str:
         return repr(value)
     except ValueError:
         return "a number of thousands of digits"
+    except RecursionError:
+        return "lists within lists, too many to be told"
 
 
 # Of each parameter what reads it, and what it may be.

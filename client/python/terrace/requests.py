@@ -10,7 +10,8 @@ from typing import Any, Dict, Optional
 
 from . import _native
 from .calls import Hints, Keys, microseconds, request_of
-from .errors import numbers
+from .client import Client
+from .errors import Gone, numbers
 from .group import Group
 from .leases import ReadLease, WriteLease
 
@@ -27,26 +28,40 @@ STORE_TIMEOUT_S = 1.0
 
 class Pause:
     """A daemon that does not answer is left alone for a while, longer each time, so that it costs
-    nothing."""
+    nothing. Another one, or one that is connected to again, has done nothing wrong yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._boot_id = 0  # of the daemon that did not answer
         self._failures = 0
         self._until = 0.0
 
     @property
     def is_on(self) -> bool:
         """Nothing should be sent now."""
-        return time.monotonic() < self._until
+        return time.monotonic() < self._until and not self._is_another()
 
     def note(self, has_answered: bool) -> None:
         """What became of a request."""
         if has_answered:
             self._failures = 0
             return
+        self._is_another()
         self._failures += 1
         if self._failures >= _FAILURES_MAX:
             pause_s = min(_PAUSE_S_MAX, 0.5 * 2 ** (self._failures - _FAILURES_MAX))
             self._until = time.monotonic() + pause_s
+
+    def _is_another(self) -> bool:
+        """Than those failures were of; they are forgotten."""
+        try:
+            boot_id = self._client.boot_id
+        except Gone:  # closed meanwhile
+            return False
+        if boot_id == self._boot_id:
+            return False
+        self._boot_id, self._failures, self._until = boot_id, 0, 0.0
+        return True
 
 
 class Pending:
@@ -82,7 +97,7 @@ class Asker:
         self.load_timeout_s = load_timeout_s  # of the blocks that an acquire brings to DRAM
         self._pending: Dict[int, Pending] = {}
         self._numbers = itertools.count(1)
-        self._pause = Pause()
+        self._pause = Pause(group.client)
         self._mute_until = 0.0
 
     @property

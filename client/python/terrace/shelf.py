@@ -21,7 +21,7 @@ class Shelf:
         self._timeout_s = timeout_s
         self._groups: Dict[Space, Group] = {}
         self._opening = threading.Lock()
-        self._pause = Pause()
+        self._pause = Pause(client)
 
     @property
     def is_there(self) -> bool:

@@ -324,8 +324,9 @@ TEST_F(Drain, WhatIsQueuedForADriveAndForRedisArrives) {
   client.reset();
   KillDaemon();
 
-  // The same host from its drive alone; then one that has nothing but the server.
-  for (const std::string& table : {nvme, redis}) {
+  // With nothing but the server, as another host; then from its drive alone. (The other way round
+  // it has been without a server, and believes nothing on it.)
+  for (const std::string& table : {redis, nvme}) {
     StartDaemon(table);
     group = connect(&client);
     if (table == redis) {

@@ -8,6 +8,7 @@ announced until a request brings it again.
 """
 import array
 import collections
+import contextlib
 import dataclasses
 import logging
 import socket as sockets_of_the_system
@@ -201,9 +202,9 @@ class Relay:
             self._logger.warning("terrace: kv events have ended, and blocks are served on: %s: %s",
                                  type(error).__name__, error)
         finally:
+            while self._book is not None and self._learned:  # the next start announces them
+                self._take_facts()
             if self._book is not None:
-                while self._learned:  # the next start announces them
-                    self._take_facts()
                 self._book.close()
 
     def _load_book(self) -> None:
@@ -294,13 +295,35 @@ class Relay:
                 break
             for name, facts in self._learned.popleft().facts():
                 packed = self._announcer.learn(name, facts)
-                if packed is not None and self._book is not None:
-                    self._book.add(name, packed)
+                if packed is not None:
+                    self._note(name, packed)
         now = time.monotonic()
         if self._book is None or now < self._read_others_at:
             return
         self._read_others_at = now + _READ_OTHERS_EVERY_S
-        for name, packed in self._book.read_others():
-            if not self._announcer.knows(name):
-                self._announcer.learn_packed(name, packed)
-        self._book.flush(self._announcer.packed(), self._announcer.known_count)
+        try:
+            for name, packed in self._book.read_others():
+                if not self._announcer.knows(name):
+                    self._announcer.learn_packed(name, packed)
+            self._book.flush(self._announcer.packed(), self._announcer.known_count)
+        except OSError as error:
+            self._end_book(error)
+
+    def _note(self, name: int, packed: bytes) -> None:
+        if self._book is None:
+            return
+        try:
+            self._book.add(name, packed)
+        except OSError as error:
+            self._end_book(error)
+
+    def _end_book(self, error: OSError) -> None:
+        """A full disk is no reason to tell routers nothing."""
+        self._logger.warning("terrace: the book of kv events in %s cannot be kept: %s. Events "
+                             "go on without it. What is learned from here on is announced after a "
+                             "restart as requests bring it: make room, and restart",
+                             self._settings.book, error)
+        book, self._book = self._book, None
+        if book is not None:
+            with contextlib.suppress(OSError):
+                book.close()

@@ -5,13 +5,14 @@
       "module_path": "terrace.sglang", "class_name": "TerraceHiCache", "interface_v1": 1,
       "socket": "/run/terrace/default.sock", "revision": "REVISION"}'
 
-Extra configuration: socket and revision (required; a revision has to change whenever the weights or
-the adapter do between two starts), flush_keeps (false; true: weights are never exchanged while
-SGLang runs, so a flush of its cache says nothing of them), timeout_ms (500), recompute_ns_per_token
-(0: unknown), and the terrace_… of request_hints.py, of every page of the instance: SGLang tells its
-backend of pages, not of requests. Nothing raises into SGLang: a rank whose storage thread dies
-would leave the others waiting for it. Every rank makes the same calls, and answers them from its
-own share.
+Extra configuration: socket and revision (required; a revision has to change whenever the weights,
+the adapter or what is computed of them do between two starts), one_namespace (true: this server has
+no LoRA adapters, extra keys and cache salts, which an older SGLang's hashes do not name),
+flush_keeps (false; true: weights are never exchanged while SGLang runs, so a flush of its cache
+says nothing of them), timeout_ms (500), recompute_ns_per_token (0: unknown), and the terrace_… of
+request_hints.py, of every page of the instance: SGLang tells its backend of pages, not of requests.
+Nothing raises into SGLang: a rank whose storage thread dies would leave the others waiting for it.
+Every rank makes the same calls, and answers them from its own share.
 
 SGLang flushes its cache behind every update of weights. Another epoch begins there: that of the
 weight_version that came with the update, which all instances share that were told the same, else

@@ -22,6 +22,22 @@ from .pools import KV, Pool, digest_of, event_hash, name_of, page_size_of
 logger = logging.getLogger("sglang.terrace")
 
 
+_NAMELESS = (
+    "this SGLang's hashes of pages name neither LoRA adapters nor extra keys and cache salts, so "
+    "requests that differ by them would share pages: take one whose hashes do (from September 2026 "
+    "on), or, if this server has none of the three, set one_namespace to true in the extra "
+    "configuration")
+
+
+def names_everything() -> bool:
+    """Whether this SGLang's chains of hashes begin with all that pages depend on but tokens."""
+    try:
+        from sglang.srt.mem_cache import utils  # pylint: disable=import-outside-toplevel
+    except ImportError:
+        return False
+    return hasattr(utils, "storage_namespace_seed")
+
+
 class TerraceHiCache(HiCacheStorage):
     """One rank's. refusal: why it is off, for good; None while it is on. Keys are SGLang's hashes
     of pages, in hex; host_indices number the tokens of a host pool, page_size of them a page, as a
@@ -48,6 +64,9 @@ class TerraceHiCache(HiCacheStorage):
             if not extra.get(name):
                 self._refuse(f"the extra configuration has no {name!r}")
                 return
+        if not (extra.get("one_namespace") or names_everything()):
+            self._refuse(_NAMELESS)
+            return
         self._read_cost(extra.get("recompute_ns_per_token", 0))
         try:
             self._presence = Presence(logger, extra["socket"])

@@ -55,7 +55,12 @@ class Role:
         self.layout: Optional[Layout] = None  # of the whole model, once it is known here
         self._config = vllm_config
         self._kv_cache_config = kv_cache_config
-        self.settings = Settings.of(vllm_config.kv_transfer_config.kv_connector_extra_config or {})
+        self._wrong_setting: Optional[str] = None
+        try:
+            self.settings = Settings.of(
+                vllm_config.kv_transfer_config.kv_connector_extra_config or {})
+        except ValueError as error:
+            self.settings, self._wrong_setting = Settings(socket=None), str(error)
         self.stage_count = 1
         self.next_open = 0.0
         self._client_options: Dict[str, Any] = {
@@ -68,6 +73,10 @@ class Role:
         if why is not None:
             self.refuse(why)
             return
+        role = getattr(self._config.kv_transfer_config, "kv_role", "kv_both")
+        if role != "kv_both":
+            logger.warning("terrace: kv_role is %r: this connector loads and stores all the same; "
+                           "set it to 'kv_both'", role)
         if getattr(self._config.kv_transfer_config, "kv_load_failure_policy", "") == "fail":
             logger.warning("terrace: kv_load_failure_policy is 'fail': a block lost on its way "
                            "fails its request; set it to 'recompute'")
@@ -78,6 +87,8 @@ class Role:
 
     def _refusal_of_configuration(self) -> Optional[str]:
         parallel = self._config.parallel_config
+        if self._wrong_setting is not None:
+            return self._wrong_setting
         if self.settings.socket is None:
             return "kv_connector_extra_config has no 'socket': name the domain's socket"
         why = (kinds.refusal_of(self._kv_cache_config, kinds.shards_of(parallel))

@@ -165,6 +165,8 @@ class SchedulerHalf:
         tracked = self._track(request)
         first = tracked.fresh_from = local_tokens // self.block_tokens
         last = self._questions.block_count(request, request.num_tokens - 1)
+        if getattr(request, "skip_reading_prefix_cache", False):
+            return 0  # vLLM would drop the answer
         if request.request_id in self._loading:
             return None  # its last load has not been reported yet
         if tracked.is_lost:

@@ -1,7 +1,11 @@
 """What kv_connector_extra_config may say to the vLLM connector. docs/INTEGRATIONS.md has the table.
 """
 import dataclasses
-from typing import Any, FrozenSet, Mapping, Optional
+import difflib
+import logging
+from typing import Any, Callable, Dict, FrozenSet, Mapping, Optional, Tuple
+
+logger = logging.getLogger("vllm.terrace")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,18 +42,62 @@ class Settings:
 
     @classmethod
     def of(cls, extra: Mapping[str, Any]) -> "Settings":
-        """Of vLLM's dictionary, whose times are milliseconds."""
-        pinned_gib, tokens = extra.get("pinned_gib"), extra.get("tool_call_tokens")
-        return cls(
-            socket=extra.get("socket"), revision=extra.get("revision"),
-            weights_version_file=extra.get("weights_version_file"),
-            timeout_s=float(extra.get("timeout_ms", 50)) / 1e3,
-            lookup_wait_s=float(extra.get("lookup_wait_ms", 0.5)) / 1e3,
-            load_timeout_s=float(extra.get("load_timeout_ms", 10_000)) / 1e3,
-            plugin_path=extra.get("plugin_path"),
-            pinned_bytes_max=None if pinned_gib is None else int(float(pinned_gib) * (1 << 30)),
-            copy_threads=int(extra.get("copy_threads", 0)),
-            reads_hbm=bool(extra.get("hbm", False)),
-            codec=extra.get("codec") or None, head_units=extra.get("head_units"),
-            kv_events=extra.get("kv_events") or None,
-            tool_call_tokens=None if tokens is None else frozenset(int(each) for each in tokens))
+        """Of vLLM's dictionary, whose times are milliseconds. Raises ValueError, which names what
+        cannot be read."""
+        read: Dict[str, Any] = {}
+        for name, value in extra.items():
+            if name not in _READERS:
+                logger.warning("terrace: kv_connector_extra_config has %r, which is no parameter%s",
+                               name, _nearest(name))
+                continue
+            field, reader, what = _READERS[name]
+            try:
+                read[field] = reader(value)
+            except (TypeError, ValueError, OverflowError) as error:
+                raise ValueError(f"kv_connector_extra_config: {name} is {value!r}: it is {what}"
+                                 ) from error
+        given = {field: value for field, value in read.items() if value is not None}
+        return cls(**{"socket": None, **given})
+
+
+def _nearest(name: str) -> str:
+    near = difflib.get_close_matches(name, _READERS, 1)
+    return f": did you mean {near[0]!r}?" if near else f": there are {', '.join(sorted(_READERS))}"
+
+
+def _seconds(value: Any) -> float:
+    seconds = float(value) / 1e3
+    if not 0 <= seconds < float("inf"):
+        raise ValueError("no time")
+    return seconds
+
+
+def _count(value: Any) -> int:
+    if int(value) < 0:
+        raise ValueError("below 0")
+    return int(value)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+# Of each parameter the field, what reads it, and what it may be; None is as if it was not there.
+_READERS: Dict[str, Tuple[str, Callable[[Any], Any], str]] = {
+    "socket": ("socket", _as_it_is, "a path"),
+    "revision": ("revision", lambda value: None if value is None else str(value), "a text"),
+    "weights_version_file": ("weights_version_file", _as_it_is, "a path"),
+    "timeout_ms": ("timeout_s", _seconds, "milliseconds"),
+    "lookup_wait_ms": ("lookup_wait_s", _seconds, "milliseconds"),
+    "load_timeout_ms": ("load_timeout_s", _seconds, "milliseconds"),
+    "plugin_path": ("plugin_path", _as_it_is, "a path"),
+    "pinned_gib": ("pinned_bytes_max", lambda value: None if value is None
+                   else _count(float(value) * (1 << 30)), "GiB"),
+    "copy_threads": ("copy_threads", _count, "a whole number"),
+    "hbm": ("reads_hbm", bool, "true or false"),
+    "codec": ("codec", lambda value: value or None, "a codec's name"),
+    "head_units": ("head_units", _as_it_is, "a whole number"),
+    "kv_events": ("kv_events", lambda value: value or None, "what kv_events may say"),
+    "tool_call_tokens": ("tool_call_tokens", lambda value: None if value is None
+                         else frozenset(int(each) for each in value), "numbers of tokens"),
+}

@@ -6,8 +6,9 @@
             "secondary_tiers": [{"type": "TerraceTier", "module_path": "terrace.vllm_tier",
                                  "socket": "/run/terrace/default.sock", "revision": "REVISION"}]}}'
 
-Tier configuration: socket and revision (required; a revision has to change whenever the weights
-do between two starts), weights_version_file, whose text names the weights that are loaded, where
+Tier configuration: socket and revision (required; a revision has to change whenever the weights or
+what is computed of them do between two starts: a tier is told nothing of the model but its name),
+weights_version_file, whose text names the weights that are loaded, where
 they are exchanged while vLLM runs, timeout_ms (50), load_timeout_ms (10000). Nothing here blocks or
 raises into vLLM: what the daemon does not answer is a miss, a store it does not take is forgotten.
 

@@ -1,0 +1,56 @@
+"""What kv_connector_extra_config may say, and when a daemon that was away is asked again."""
+import time
+import types
+
+import pytest
+
+from vllm_driver import terrace
+
+from terrace.requests import Pause
+
+Settings = terrace.vllm.settings.Settings
+
+
+def test_parameters_are_read():
+    settings = Settings.of({"socket": "/s", "timeout_ms": 20, "hbm": True, "revision": 7,
+                            "pinned_gib": 0.5, "tool_call_tokens": [3, "4"], "codec": "",
+                            "head_units": None})
+    assert settings == Settings(socket="/s", timeout_s=0.02, reads_hbm=True, revision="7",
+                                pinned_bytes_max=1 << 29, tool_call_tokens=frozenset((3, 4)))
+    assert Settings.of({"socket": "/s", "pinned_gib": None, "timeout_ms": 50}) == Settings("/s")
+    assert Settings.of({}).socket is None
+
+
+def test_a_name_that_is_none_is_told_with_the_nearest(caplog):
+    assert Settings.of({"socket": "/s", "revison": "7"}) == Settings("/s")
+    assert "'revison'" in caplog.text and "did you mean 'revision'" in caplog.text
+
+
+@pytest.mark.parametrize("name, value", [
+    ("timeout_ms", "soon"), ("timeout_ms", -1), ("lookup_wait_ms", "nan"), ("copy_threads", "x"),
+    ("copy_threads", -1), ("pinned_gib", "inf"), ("tool_call_tokens", 5)])
+def test_a_value_that_cannot_be_is_named(name, value):
+    with pytest.raises(ValueError, match=f"{name} is {value!r}"):
+        Settings.of({"socket": "/s", name: value})
+
+
+def test_a_daemon_that_is_back_is_asked_at_once():
+    client = types.SimpleNamespace(boot_id=5)
+    pause = Pause(client)
+    for _ in range(20):
+        pause.note(False)
+    assert pause.is_on
+    client.boot_id = 0  # not connected
+    assert not pause.is_on
+    for _ in range(20):
+        pause.note(False)
+    assert pause.is_on
+    client.boot_id = 6
+    assert not pause.is_on
+    pause.note(False)
+    pause.note(False)
+    assert not pause.is_on
+    pause.note(False)
+    assert pause.is_on
+    time.sleep(0.6)
+    assert not pause.is_on
