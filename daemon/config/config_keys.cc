@@ -140,7 +140,7 @@ const ConfigKey<Nvme> kNvmeKeys[] = {
      "space over all paths and domains; leave a tenth of each drive unwritten", kLive},
     {"slab_bytes", BytesField<Nvme>{&Nvme::slab_bytes, kSlabBytesMin, kSlabBytesMax},
      "size of one file; a multiple of 1 MiB, with room for the largest block; absent: 1GiB, less "
-     "of a small tier"},
+     "of a small tier, more above 4TiB a path"},
     {"require_mount", Choice<Nvme, RequireMount, &Nvme::require_mount>(kOffOn),
      "on: refuse to start where a path lies on the root file system, or not where it lay"},
     {"io", Choice<Nvme, DiskIo, &Nvme::io>(kDiskIos),

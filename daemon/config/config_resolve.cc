@@ -10,6 +10,7 @@
 #include "cuda/host/device_loader.h"
 #include "cuda/host/device_name.h"
 #include "daemon/config/config_text.h"
+#include "daemon/config/fd_needs.h"
 #include "daemon/config/listen_address.h"
 
 namespace terrace {
@@ -135,6 +136,29 @@ Status CheckShare(const NamedShare& share, std::string* why) {
                          ": lower one or raise the other");
 }
 
+// What is said of `key`, which is a domain's limit, or the tier's size.
+struct FilesOfDomain {
+  std::string key;
+  uint64_t key_bytes = 0;
+  uint64_t per_key = 1;  // domains that have equal shares of it
+  uint64_t max_bytes = 0;
+};
+
+Status CheckFileCount(const NvmeConfig& nvme, const FilesOfDomain& domain, std::string* why) {
+  const uint64_t files_max = kSlabFilesOfAPath * nvme.paths.size();
+  if (domain.max_bytes / nvme.slab_bytes <= files_max) return Status::Ok();
+  const uint64_t slab_bytes = std::bit_ceil(RoundUp(domain.max_bytes, files_max) / files_max);
+  const std::string remedy = slab_bytes <= kSlabBytesMax
+                                 ? "raise slab_bytes to " + FormatBytes(slab_bytes)
+                                 : std::string("name more paths");
+  return Refuse(why, domain.key + " is " + FormatBytes(domain.key_bytes) + ", nvme.slab_bytes is " +
+                         FormatBytes(nvme.slab_bytes) + " and nvme.paths names " +
+                         std::to_string(nvme.paths.size()) + ": a path has " +
+                         std::to_string(kSlabFilesOfAPath) + " files of a domain at most; " +
+                         remedy + ", or lower " + domain.key + " to " +
+                         FormatBytes(files_max * nvme.slab_bytes * domain.per_key));
+}
+
 Status ResolveNvmeShares(DaemonConfig* config, std::string* why) {
   const NvmeConfig& nvme = config->nvme;
   uint64_t guaranteed_bytes = 0;
@@ -142,7 +166,10 @@ Status ResolveNvmeShares(DaemonConfig* config, std::string* why) {
     uint64_t& guaranteed = domain.nvme_guaranteed_bytes;
     uint64_t& most = domain.nvme_max_bytes;
     const char* limit = "nvme_max_bytes";
+    FilesOfDomain files{.key = "domain " + domain.name + ": nvme_max_bytes"};
     if (most == 0) {
+      files.key = "nvme.capacity_bytes";
+      if (guaranteed == 0) files.per_key = config->domains.size();
       if (guaranteed == 0) limit = "its equal share of nvme.capacity_bytes";
       most = guaranteed == 0 ? nvme.capacity_bytes / config->domains.size() : nvme.capacity_bytes;
     }
@@ -162,6 +189,9 @@ Status ResolveNvmeShares(DaemonConfig* config, std::string* why) {
                              FormatBytes(kSlabBytesMin) + ")");
     }
     TERRACE_RETURN_IF_ERROR(CheckShare({domain, "nvme", guaranteed, most}, why));
+    files.max_bytes = most;
+    files.key_bytes = files.per_key == 1 ? most : nvme.capacity_bytes;
+    TERRACE_RETURN_IF_ERROR(CheckFileCount(nvme, files, why));
     guaranteed_bytes += guaranteed;
   }
   if (guaranteed_bytes <= nvme.capacity_bytes) return Status::Ok();
@@ -390,7 +420,10 @@ uint64_t SlabBytesByDefault(const NvmeConfig& nvme, uint64_t domain_count) {
   const uint64_t slab_count =
       std::max(kSlabsOfAPath * nvme.paths.size(), kSlabsOfADomain * domain_count);
   const uint64_t slab_bytes = std::bit_floor(nvme.capacity_bytes / slab_count);
-  return std::clamp(slab_bytes, kSlabBytesSmallest, kSlabBytesDefault);
+  const uint64_t files_max = kSlabFilesOfAPath * nvme.paths.size();
+  const uint64_t that_fit = std::bit_ceil(RoundUp(nvme.capacity_bytes, files_max) / files_max);
+  return std::max(std::clamp(slab_bytes, kSlabBytesSmallest, kSlabBytesDefault),
+                  std::min(that_fit, kSlabBytesMax));
 }
 
 Status ResolveConfig(const ConfigOverrides& overrides, const ConfigEnvironment& environment,

@@ -30,7 +30,8 @@ struct ConfigEnvironment {
 };
 
 // nvme.slab_bytes where none is set. A file holds blocks of one size: where there are few files,
-// each size that comes drives another one off the drive.
+// each size that comes drives another one off the drive. Of a large tier they are so large that a
+// path has kSlabFilesOfAPath at most.
 uint64_t SlabBytesByDefault(const NvmeConfig& nvme, uint64_t domain_count);
 
 // Applies `overrides`, fills in what depends on other keys and on who runs the daemon, adds the

@@ -8,21 +8,21 @@
 #include "daemon/config/fd_needs.h"
 
 namespace terrace {
-namespace {
 
-// What a predecessor left of each of its sessions, where the limit allows.
-constexpr uint64_t kFdsPerSessionLeft = 2;
-
-}  // namespace
-
-Status RaiseFdLimit(uint32_t sessions_max, uint64_t others, std::string* why) {
-  rlimit limit;
-  const uint64_t needed = FdsNeeded(sessions_max, others);
-  const uint64_t wanted = needed + sessions_max * kFdsPerSessionLeft;
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return Status::Ok();
-  if (limit.rlim_max < needed) {
-    *why = "daemon.sessions_max is " + std::to_string(sessions_max) + ", which needs " +
-           std::to_string(needed) + " open files; the hard limit is " +
+Status RaiseFdLimit(const DaemonConfig& config, uint64_t* fds_max, std::string* why) {
+  const FdNeeds needs = FdNeedsOf(config);
+  const uint64_t slab_files_max =
+      config.domains.size() * config.nvme.paths.size() * kSlabFilesOpenOfAPath;
+  const uint64_t wanted =
+      needs.without_slab_files() + needs.left + slab_files_max * kFdsPerSlabFile;
+  rlimit limit{};
+  *fds_max = UINT64_MAX;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return Status::Ok();
+  *fds_max = limit.rlim_cur;
+  if (limit.rlim_cur >= wanted) return Status::Ok();
+  if (limit.rlim_max < needs.connections) {
+    *why = "daemon.sessions_max is " + std::to_string(config.sessions_max) + ", which needs " +
+           std::to_string(needs.connections) + " open files; the hard limit is " +
            std::to_string(limit.rlim_max) + ": raise it (LimitNOFILE=) or lower sessions_max";
     return Status(StatusCode::kNoSpace, "too few open files");
   }
@@ -32,6 +32,7 @@ Status RaiseFdLimit(uint32_t sessions_max, uint64_t others, std::string* why) {
            ": raise it (LimitNOFILE=) or lower daemon.sessions_max";
     return Status(StatusCode::kIo, "cannot raise the limit of open files", errno);
   }
+  *fds_max = limit.rlim_cur;
   return Status::Ok();
 }
 

@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <string>
 
+#include "daemon/config/config.h"
 #include "terrace/status.h"
 
 namespace terrace {
 
-// Raises the soft limit to what so many sessions need, beside `others`. kNoSpace or kIo: `*why`
-// names the limit and the remedy.
-Status RaiseFdLimit(uint32_t sessions_max, uint64_t others, std::string* why);
+// Raises the soft limit, as far as the hard one allows, to what the configuration needs, with any
+// size that the drives' tier may be given while the daemon runs. `*fds_max` is the limit then. Not
+// kOk: sessions alone would not fit; `*why` names the limit and the remedy.
+Status RaiseFdLimit(const DaemonConfig& config, uint64_t* fds_max, std::string* why);
 
 }  // namespace terrace

@@ -75,9 +75,11 @@ void Administration::Apply() {
   SetLog(config.log_level, config.log_format);
   Retune();
   const uint64_t capacity_bytes = config.nvme.capacity_bytes;
+  const bool is_other = nvme_capacity_bytes_ != capacity_bytes;
   if (std::exchange(nvme_capacity_bytes_, capacity_bytes) < capacity_bytes) {
     for (const std::unique_ptr<DomainNvme>& domain : *nvme_) domain->NoteCapacity(capacity_bytes);
   }
+  if (is_other && !nvme_->empty()) nvme_->front()->NoteFiles(config);
   sessions_->SetLimits(SessionLimitsOf(config));
   if (!is_looking_) LookAtMemory();
 }

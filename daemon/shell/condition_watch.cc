@@ -25,7 +25,8 @@ constexpr std::array kEvents = {
     Events{nullptr, nullptr},  // slabs_left_alone: the start's notes name them
     Events{"a tier is above its limit", "a tier is within its limit again"},
     Events{"blocks fit no slab file", nullptr},  // until the next start
-    Events{nullptr, nullptr},                    // redis_away: DomainRedis
+    Events{"a tier has no more files", "a tier may make files again"},
+    Events{nullptr, nullptr},  // redis_away: DomainRedis
     Events{"redis takes no writes", "redis takes writes again"},
     Events{"fenced memory is at its limit", "fenced memory is below its limit"},
     Events{"clients commit wrong checksums", "no client commits wrong checksums any more"},

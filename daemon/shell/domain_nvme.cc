@@ -2,11 +2,14 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
+#include "daemon/config/fd_needs.h"
 #include "daemon/log/log.h"
+#include "daemon/process/fd_limit.h"
 #include "daemon/shell/drive_mounts.h"
 
 namespace terrace {
@@ -17,6 +20,7 @@ constexpr uint64_t kCatalogEndUs = 2'000'000;
 constexpr uint64_t kKeepLearnedUs = 60'000'000;
 // Drives slow down and wear when they are full.
 constexpr uint64_t kUnwrittenDivisor = 10;
+static_assert(FileBudget::kFdsPerFile == kFdsPerSlabFile, "what disks open is what is counted");
 
 DiskEngineChoice EngineOf(DiskIo io) {
   switch (io) {
@@ -38,7 +42,32 @@ Status MakeDirectory(const std::string& path, std::string* why) {
   return Status(StatusCode::kIo, "a directory of the NVMe tier cannot be made", error);
 }
 
+void NoteFilesOf(const DaemonConfig& config, FileBudget& files) {
+  const FdNeeds needs = FdNeedsOf(config);
+  files.SetFdsWanted(needs.all());
+  if (needs.slab_files <= files.files_max()) return;
+  Log(LogLevel::kWarn, "the limit of open files is too low for nvme.capacity_bytes",
+      {{"fds_max", files.fds_max()},
+       {"fds_wanted", needs.all()},
+       {"slab_files_max", files.files_max()},
+       {"slab_files_wanted", needs.slab_files},
+       {"remedy",
+        "raise it (LimitNOFILE=, ulimit -Hn) and restart, or lower nvme.capacity_bytes"}});
+}
+
 }  // namespace
+
+Status OpenFileBudget(const DaemonConfig& config, std::shared_ptr<FileBudget>* files,
+                      std::string* why) {
+  uint64_t fds_max = 0;
+  TERRACE_RETURN_IF_ERROR(RaiseFdLimit(config, &fds_max, why));
+  const FdNeeds needs = FdNeedsOf(config);
+  const uint64_t spare = fds_max - std::min(fds_max, needs.all());
+  *files = std::make_shared<FileBudget>(FileBudget::Options{
+      .fds_max = fds_max, .fds_kept = needs.without_slab_files() + std::min(needs.left, spare)});
+  NoteFilesOf(config, **files);
+  return Status::Ok();
+}
 
 DomainNvme::DomainNvme(Options options) : options_(std::move(options)) {}
 
@@ -66,7 +95,9 @@ Status DomainNvme::Open(std::string* why) {
     Result<std::unique_ptr<Disk>> disk = OpenDisk({.directory = DirectoryOn(i),
                                                    .post = options_.post,
                                                    .engine = EngineOf(options_.nvme.io),
-                                                   .queue_max = options_.nvme.queue_depth},
+                                                   .queue_max = options_.nvme.queue_depth,
+                                                   .files_max = kSlabFilesOpenOfAPath,
+                                                   .budget = options_.files},
                                                   why);
     if (!disk.ok()) return disk.status();
     const DiskStats stats = (*disk)->stats();
@@ -114,6 +145,10 @@ void DomainNvme::NoteCapacity(uint64_t capacity_bytes) const {
          {"filesystem_bytes", filesystem_bytes},
          {"remedy", "lower nvme.capacity_bytes: leave a tenth of each drive unwritten"}});
   }
+}
+
+void DomainNvme::NoteFiles(const DaemonConfig& config) const {
+  NoteFilesOf(config, *options_.files);
 }
 
 void DomainNvme::OpenCiphers() {

@@ -25,6 +25,11 @@
 
 namespace terrace {
 
+// Raises the limit of open files, and keeps of it what sessions need from the slab files of all
+// domains. Not kOk: `*why` names the limit and the remedy.
+Status OpenFileBudget(const DaemonConfig& config, std::shared_ptr<FileBudget>* files,
+                      std::string* why);
+
 class DomainNvme {
  public:
   struct Options {
@@ -32,7 +37,8 @@ class DomainNvme {
     std::string domain_name;
     DomainSecret secret{};
     NvmeConfig nvme;
-    TierShares* shares = nullptr;  // over all domains; outlive it
+    TierShares* shares = nullptr;       // over all domains; outlive it
+    std::shared_ptr<FileBudget> files;  // the same
     std::string state_dir;
     std::shared_ptr<const KeyRing> ring;  // none: nothing is encrypted
     bool is_plain_served = false;         // with a ring: blocks that are not encrypted
@@ -51,6 +57,8 @@ class DomainNvme {
   RecoverySummary Restore(Store& store);
   // The tier's size over all domains, from now on: warns of drives that are too small for it.
   void NoteCapacity(uint64_t capacity_bytes) const;
+  // The same of all domains' files: warns of a limit of open files that is too low for them.
+  void NoteFiles(const DaemonConfig& config) const;
   // Requests of a turn go out together.
   void Flush();
   // Whether something is still on its way to the disks.

@@ -137,6 +137,7 @@ LiveConfig::LiveConfig(ConfigSource source, DaemonConfig& config, Hooks hooks)
       dram_bytes_max_(config_.dram_bytes) {
   (void)Parse(source_, &wanted_);  // it has been read before
   NameDomains(config_, &wanted_);
+  file_slab_bytes_ = wanted_.nvme.slab_bytes;
   wanted_.nvme.slab_bytes = config_.nvme.slab_bytes;  // worked out of a capacity that may change
   for (ConfigEntry& entry : ConfigEntries(DaemonConfig())) {
     defaults_[entry.key] = std::move(entry.value);
@@ -250,7 +251,7 @@ Error LiveConfig::Set(const std::string& text, std::string* document) {
                    ", what it was started with: write more into the file and restart");
   }
   const DaemonConfig before = config_;
-  TERRACE_RETURN_IF_REFUSED(Take(std::move(wanted)));
+  TERRACE_RETURN_IF_REFUSED(Take(std::move(wanted), file_slab_bytes_));
   set_keys_.insert(key);
   *document = json{{"changed", Differences(before, config_, true, "from", "to")}}.dump();
   return {};
@@ -312,15 +313,17 @@ Error LiveConfig::Reload(const ConfigSource& source, std::string* document) {
   DaemonConfig file;
   TERRACE_RETURN_IF_REFUSED(Parse(source, &file));
   NameDomains(config_, &file);
-  if (file.nvme.slab_bytes == 0) {
+  const uint64_t file_slab_bytes = file.nvme.slab_bytes;
+  if (file_slab_bytes == 0) {
     file.nvme.slab_bytes = SlabBytesByDefault(file.nvme, file.domains.size());
   }
   DaemonConfig wanted = wanted_;
   (void)CopyLive(file, "", &wanted);
   wanted.dram_bytes = std::min(wanted.dram_bytes, dram_bytes_max_);
   const DaemonConfig before = config_;
-  TERRACE_RETURN_IF_REFUSED(Take(std::move(wanted)));
+  TERRACE_RETURN_IF_REFUSED(Take(std::move(wanted), file_slab_bytes));
   source_ = source;
+  file_slab_bytes_ = file_slab_bytes;
   lines_ = ConfigLines(source_.text);
   set_keys_.clear();
   json needs_restart = Differences(wanted_, file, false, "running", "file");
@@ -346,9 +349,16 @@ void LiveConfig::TakeRings(KeyRings rings, std::string* document) {
 }
 
 // What depends on other keys is worked out from those that are in effect.
-Error LiveConfig::Take(DaemonConfig wanted) {
+Error LiveConfig::Take(DaemonConfig wanted, uint64_t file_slab_bytes) {
   DaemonConfig resolved = wanted;
-  TERRACE_RETURN_IF_REFUSED(Resolve(source_, &resolved));
+  if (const Error refused = Resolve(source_, &resolved); !refused.ok()) {
+    DaemonConfig restarted = wanted;
+    restarted.nvme.slab_bytes = file_slab_bytes;
+    if (!Resolve(source_, &restarted).ok()) return refused;
+    return {refused.status(), refused.sentence() +
+                                  ". Its files keep that size while terraced runs: with this in "
+                                  "the file, a restart takes it"};
+  }
   wanted_ = std::move(wanted);
   (void)CopyLive(resolved, "", &config_);
   hooks_.apply();

@@ -72,7 +72,7 @@ class LiveConfig {
   void ReadForAll();
   Error Reload(const ConfigSource& source, std::string* document);
   // As if the file had these live values. Nothing is taken if that cannot be.
-  Error Take(DaemonConfig wanted);
+  Error Take(DaemonConfig wanted, uint64_t file_slab_bytes);
   void TakeRings(KeyRings rings, std::string* document);
   std::string Origin(const std::string& key, const std::string& value) const;
 
@@ -83,6 +83,7 @@ class LiveConfig {
   const Hooks hooks_;
   std::map<std::string, uint32_t> lines_;  // of the file that is in effect
   std::map<std::string, std::string> defaults_;
+  uint64_t file_slab_bytes_ = 0;    // of nvme, as the next start would read it; 0: works it out
   const uint64_t dram_bytes_max_;   // clients map memory of so much, once
   std::set<std::string> set_keys_;  // by Set, since the last reload
   std::thread reader_;

@@ -23,7 +23,6 @@
 #include "daemon/log/log.h"
 #include "daemon/metrics/metrics_endpoint.h"
 #include "daemon/persist/group_files.h"
-#include "daemon/process/fd_limit.h"
 #include "daemon/process/sandbox.h"
 #include "daemon/session/session.h"
 #include "daemon/shell/administration.h"
@@ -117,6 +116,7 @@ struct Shell::State {
   std::vector<std::unique_ptr<DomainArena>> arenas;
   std::unique_ptr<Inheritance> inheritance;
   std::optional<DomainQuotas> quotas;
+  std::shared_ptr<FileBudget> slab_files;              // of all domains
   std::vector<std::unique_ptr<DomainNvme>> nvme;       // one a domain, or none at all
   std::vector<std::unique_ptr<DomainRedis>> redis;     // the same
   std::vector<std::unique_ptr<DomainDevice>> devices;  // the same
@@ -159,8 +159,7 @@ Shell::~Shell() {
 
 Status Shell::Start(std::string* why) {
   State& state = *state_;
-  TERRACE_RETURN_IF_ERROR(RaiseFdLimit(
-      state.config.sessions_max, state.config.redis.fds_max() * state.config.domains.size(), why));
+  TERRACE_RETURN_IF_ERROR(OpenFileBudget(state.config, &state.slab_files, why));
   TERRACE_RETURN_IF_ERROR(state.CheckMemory(why));
   TERRACE_RETURN_IF_ERROR(state.OpenListeners(why));
   TERRACE_RETURN_IF_ERROR(state.LoadSecrets(why));
@@ -324,6 +323,7 @@ Status Shell::State::OpenNvme(std::string* why) {
     options.secret = secrets[i];
     options.nvme = config.nvme;
     options.shares = quotas->nvme();
+    options.files = slab_files;
     options.state_dir = config.state_dir;
     options.ring = config_source.rings[i];
     options.is_plain_served = config.domains[i].encryption_plain_blocks == PlainBlocks::kServe;

@@ -14,6 +14,17 @@
 #include "terrace/check.h"
 
 namespace terrace {
+namespace {
+
+std::string WhyNoDescriptor(const char* of, int error) {
+  const char* remedy = "the host is short of memory";
+  if (error == EMFILE) remedy = "raise the limit of open files (LimitNOFILE=, ulimit -n)";
+  if (error == ENFILE) remedy = "raise fs.file-max";
+  return std::string("the daemon has no descriptor for ") + of + ": " + std::strerror(error) +
+         "; " + remedy;
+}
+
+}  // namespace
 
 Acceptor::Acceptor(asio::io_context& loop, const Clock& clock, const DomainConfig& config,
                    RefusedPeers& refused_peers, Listener listener, Events events)
@@ -65,8 +76,7 @@ bool Acceptor::AcceptOne() {
   if (peer.socket_fd < 0) {
     if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
       events_.on_refused(ConnectionRefusal::kDescriptors, {},
-                         std::string("accept: ") + std::strerror(errno) +
-                             "; raise the limit of open files (LimitNOFILE=)");
+                         WhyNoDescriptor("a connection", errno));
       Pause();
     } else {
       Wait();
@@ -94,6 +104,12 @@ bool Acceptor::AcceptOne() {
 void Acceptor::Admit(Peer peer) {
   RefusePassedDescriptors(peer.socket_fd);
   const Status status = OpenPeerPidfd(peer.socket_fd, peer.credentials, &peer.pidfd);
+  if (status.code() == StatusCode::kNoSpace) {
+    const std::string why = WhyNoDescriptor("the process that connects", status.detail());
+    events_.on_refused(ConnectionRefusal::kDescriptors, peer.credentials, why);
+    refused_peers_.TurnAway(peer.socket_fd, Status(StatusCode::kBusy), why);
+    return;
+  }
   if (!status.ok()) {
     const std::string why = "the process that connected has ended: each process connects itself";
     events_.on_refused(ConnectionRefusal::kNotAllowed, peer.credentials, why);

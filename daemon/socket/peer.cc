@@ -25,6 +25,15 @@ bool IsStillConnected(int socket_fd) {
   return got > 0 || (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK));
 }
 
+// Says nothing of the peer.
+bool HasNoneLeft(int error) {
+  return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
+}
+
+Status NoneLeft(int error) {
+  return Status(StatusCode::kNoSpace, "no descriptor is left for the peer's process", error);
+}
+
 bool HasEnded(int pidfd) {
   pollfd end{.fd = pidfd, .events = POLLIN};
   return poll(&end, 1, 0) > 0;
@@ -50,10 +59,13 @@ Status OpenPeerPidfd(int socket_fd, const PeerCredentials& peer, int* pidfd) {
   socklen_t size_bytes = sizeof(found);
   if (getsockopt(socket_fd, SOL_SOCKET, SO_PEERPIDFD, &found, &size_bytes) == 0) {
     *pidfd = found;
+  } else if (HasNoneLeft(errno)) {
+    return NoneLeft(errno);
   } else if (errno != ENOPROTOOPT) {
     return Status(StatusCode::kGone);  // its number may be another process's by now
   } else if (peer.pid != 0) {
     found = static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0));
+    if (found < 0 && HasNoneLeft(errno)) return NoneLeft(errno);
     // A pid may have been used again before it was opened, but not while its process is connected.
     if (found < 0 || IsStillConnected(socket_fd)) {
       *pidfd = found;

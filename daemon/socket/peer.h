@@ -15,7 +15,8 @@ Status ReadPeerCredentials(int socket_fd, PeerCredentials* peer);
 // A pidfd of the process that connected: SO_PEERPIDFD where the kernel has it (6.5), else
 // pidfd_open of a visible pid that is still connected; `*pidfd` is -1 if neither works, and the end
 // of the life socket has to do. The caller closes it. kGone if that process has ended: whoever
-// holds the socket now is another one, and its number may be another one's, too.
+// holds the socket now is another one, and its number may be another one's, too. kNoSpace, with the
+// errno: no descriptor is left.
 Status OpenPeerPidfd(int socket_fd, const PeerCredentials& peer, int* pidfd);
 
 // What the other end of a life socket says; nothing is taken out of it, so that whoever holds the

@@ -69,6 +69,21 @@ Trouble TroubleOf(const DriveTrouble& drive) {
   return {.condition = Condition::kDriveFull, .sentence = FullSentence(drive), .drive = drive};
 }
 
+std::string FilesSentence(const std::string& tier, const TierStats& stats) {
+  const std::string files = std::to_string(stats.files_at_limit);
+  if (stats.fds_max == 0) {
+    return "the " + tier + " tier makes no more slab files: each path of nvme.paths has " + files +
+           " of the domain, as many as there may be. Some are of another size than nvme.slab_bytes "
+           "is: lower nvme.capacity_bytes until so many have gone, and raise it again";
+  }
+  return "the " + tier + " tier has no more slab files: the daemon has " + files +
+         " open, two descriptors each, and may open " + std::to_string(stats.fds_max) +
+         " files in all, of which the others are kept for sessions. What is configured wants " +
+         std::to_string(stats.fds_wanted) +
+         ": raise the limit (LimitNOFILE= of the unit, ulimit -Hn) and restart terraced, or lower "
+         "nvme.capacity_bytes";
+}
+
 void AddTier(const DomainFigures::LowerTierStats& tier, Troubles* troubles) {
   const std::string name(kTierNames[static_cast<size_t>(tier.kind)]);
   bool is_told = false;
@@ -85,8 +100,9 @@ void AddTier(const DomainFigures::LowerTierStats& tier, Troubles* troubles) {
     Add(Condition::kSlabsLeftAlone,
         std::to_string(tier.stats.left_alone_bytes) + " bytes of the " + name +
             " tier's files were left alone at the start, and count against its capacity: they are "
-            "damaged, under another secret, or encrypted under keys that are not here (the log's "
-            "lines 'nvme note' name them). With the right secret_file and encryption_keys_file a "
+            "damaged, under another secret, encrypted under keys that are not here, or more files "
+            "than may be open (the log's lines 'nvme note' name them). With the right secret_file "
+            "and encryption_keys_file a "
             "restart finds their blocks again; what nobody needs may be removed while terraced is "
             "stopped",
         troubles);
@@ -109,6 +125,9 @@ void AddTier(const DomainFigures::LowerTierStats& tier, Troubles* troubles) {
             " tier: none of its slab files has room for one. Set nvme.slab_bytes to at least twice "
             "that, and nvme.capacity_bytes to several of those a path, and restart terraced",
         troubles);
+  }
+  if (tier.stats.files_at_limit > 0) {
+    Add(Condition::kFilesAtLimit, FilesSentence(name, tier.stats), troubles);
   }
   if (!IsCapacityLost(tier.stats)) return;
   Add(Condition::kDriveLosesPlaces,

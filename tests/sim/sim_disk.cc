@@ -442,7 +442,16 @@ void SimDisk::KillProcess() {
   stuck_.clear();
 }
 
+FileRoom SimDisk::file_room() const {
+  if (options_.files_max == UINT64_MAX) return {};
+  const auto made = std::ranges::count_if(names_, [](const auto& name) { return !name.empty(); });
+  const auto coming = std::ranges::count_if(
+      queue_, [](const auto& entry) { return entry.second.request.op == DiskOp::kCreate; });
+  return {.open_count = static_cast<uint64_t>(made + coming), .files_max = options_.files_max};
+}
+
 DiskFile SimDisk::NewFile() {
+  if (file_room().is_full()) return kDiskFileNone;
   names_.emplace_back();
   return static_cast<DiskFile>(names_.size() - 1);
 }
@@ -457,9 +466,10 @@ Status SimDisk::OpenNow(const std::string& name, DiskFile* file, uint64_t* lengt
   if (found == medium_.files_.end()) {
     return Status(StatusCode::kNotFound, "no such file");
   }
-  *file = NewFile();
-  names_[*file] = name;
   *length_bytes = found->second.length_bytes;
+  *file = NewFile();
+  if (*file == kDiskFileNone) return Status(StatusCode::kNoSpace, "as many are open as may be");
+  names_[*file] = name;
   return Status::Ok();
 }
 

@@ -112,6 +112,7 @@ class SimDisk final : public Disk {
     uint64_t latency_us_max = 300;
     uint64_t bytes_per_us = 4000;
     uint64_t start_us = 0;
+    uint64_t files_max = UINT64_MAX;    // open or being made
     bool has_stream_per_fault = false;  // how often one strikes shifts no other's draws
   };
   SimDisk(SimMedium& medium, const Options& options);
@@ -142,6 +143,7 @@ class SimDisk final : public Disk {
   Status Submit(const DiskRequest& request) override;
   void Flush() override {}
   DiskFile NewFile() override;
+  FileRoom file_room() const override;
   Status ListNow(std::vector<std::string>* names) override;
   Status OpenNow(const std::string& name, DiskFile* file, uint64_t* length_bytes) override;
   Status ReadNow(DiskFile file, uint64_t offset_bytes, std::span<std::byte> into) override;

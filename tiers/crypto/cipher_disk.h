@@ -89,6 +89,7 @@ class CipherDisk final : public Disk, public DiskListener {
   Status Submit(const DiskRequest& request) override;
   void Flush() override { disk_.Flush(); }
   DiskFile NewFile() override { return disk_.NewFile(); }
+  FileRoom file_room() const override { return disk_.file_room(); }
   void RegisterBuffer(uint32_t index, std::span<std::byte> memory) override;
   void UnregisterBuffer(uint32_t index, const std::function<void()>& done) override;
   Status ListNow(std::vector<std::string>* names) override { return disk_.ListNow(names); }

@@ -68,6 +68,17 @@ struct DiskStats {
   uint64_t files_removed = 0;  // open ones that somebody else has unlinked; as of the last look
 };
 
+// How many files there may be, of the limit that is reached first.
+struct FileRoom {
+  uint64_t open_count = 0;
+  uint64_t files_max = UINT64_MAX;
+  // Of a limit that all disks of the process share: of its descriptors, and how many it would have
+  // to be. 0: the limit is the disk's own.
+  uint64_t fds_max = 0;
+  uint64_t fds_wanted = 0;
+  bool is_full() const { return open_count >= files_max; }
+};
+
 class Disk {
  public:
   virtual ~Disk() = default;
@@ -78,8 +89,9 @@ class Disk {
   virtual Status Submit(const DiskRequest& request) = 0;
   // Requests accepted during one turn may go out together: call at the end of a turn.
   virtual void Flush() = 0;
-  // A number for a file to be created. kDiskFileNone: as many are open as the disk can hold.
+  // A number for a file to be created. kDiskFileNone: as many are open as there may be.
   virtual DiskFile NewFile() = 0;
+  virtual FileRoom file_room() const { return {}; }
 
   // Memory that many requests will use (an arena segment), under a number of the caller's: a disk
   // that can keeps it pinned, which makes each request cheaper, and goes on without where it
@@ -92,7 +104,8 @@ class Disk {
 
   // ---- blocking, at start and offline ----
   virtual Status ListNow(std::vector<std::string>* names) = 0;
-  // kNotFound, kIo. `*length_bytes` is the file's.
+  // kNotFound, kIo. `*length_bytes` is the file's, also with kNoSpace: as many are open as there
+  // may be.
   virtual Status OpenNow(const std::string& name, DiskFile* file, uint64_t* length_bytes) = 0;
   // Any alignment. A read past the end is kIo.
   virtual Status ReadNow(DiskFile file, uint64_t offset_bytes, std::span<std::byte> into) = 0;

@@ -106,6 +106,7 @@ DiskFiles::~DiskFiles() {
   for (const File& file : files_) {
     if (file.descriptors.payload >= 0) ::close(file.descriptors.payload);
     if (file.descriptors.table >= 0) ::close(file.descriptors.table);
+    if (file.is_reserved) GiveBack();
   }
   if (lock_fd_ >= 0) ::close(lock_fd_);
   if (directory_fd_ >= 0) ::close(directory_fd_);
@@ -207,14 +208,26 @@ void DiskFiles::ChoosePayloadFlags() {
 
 DiskFile DiskFiles::Reserve() {
   std::lock_guard lock(mutex_);
+  if (reserved_count_ >= options_.files_max) return kDiskFileNone;
+  if (options_.budget != nullptr && !options_.budget->Take()) return kDiskFileNone;
+  ++reserved_count_;
   for (DiskFile file = 0; file < files_.size(); ++file) {
     if (files_[file].is_reserved) continue;
     files_[file].is_reserved = true;
     return file;
   }
-  if (files_.size() >= options_.files_max) return kDiskFileNone;
   files_.push_back(File{.is_reserved = true});
   return static_cast<DiskFile>(files_.size() - 1);
+}
+
+FileRoom DiskFiles::room() const {
+  const FileRoom own{.open_count = reserved_count_, .files_max = options_.files_max};
+  if (options_.budget == nullptr || own.is_full()) return own;
+  const FileBudget& budget = *options_.budget;
+  return {.open_count = budget.open_count(),
+          .files_max = budget.files_max(),
+          .fds_max = budget.fds_max(),
+          .fds_wanted = budget.fds_wanted()};
 }
 
 DiskFiles::Descriptors DiskFiles::descriptors(DiskFile file) const {
@@ -302,7 +315,14 @@ Status DiskFiles::Fill(const Descriptors& descriptors, uint64_t length_bytes,
 
 void DiskFiles::Forget(DiskFile file) {
   std::lock_guard lock(mutex_);
-  if (file < files_.size()) files_[file] = File{};
+  if (file >= files_.size() || !files_[file].is_reserved) return;
+  files_[file] = File{};
+  GiveBack();
+}
+
+void DiskFiles::GiveBack() {
+  --reserved_count_;
+  if (options_.budget != nullptr) options_.budget->Give();
 }
 
 Status DiskFiles::Sync(DiskFile file) {
@@ -396,15 +416,18 @@ Status DiskFiles::OpenExisting(const std::string& name, DiskFile* file, uint64_t
     status = IoStatus("looking at a file of the disk");
   } else if (!S_ISREG(about.st_mode)) {
     status = Status(StatusCode::kIo, "not a regular file", EINVAL);
-  } else if ((*file = Reserve()) == kDiskFileNone) {
-    status = Status(StatusCode::kNoSpace, "as many files are open as the disk may hold");
+  } else {
+    *length_bytes = static_cast<uint64_t>(about.st_size);
+    *file = Reserve();
+    if (*file == kDiskFileNone) {
+      status = Status(StatusCode::kNoSpace, "as many files are open as there may be");
+    }
   }
   if (!status.ok()) {
     ::close(descriptors.payload);
     ::close(descriptors.table);
     return status;
   }
-  *length_bytes = static_cast<uint64_t>(about.st_size);
   std::lock_guard lock(mutex_);
   files_[*file].descriptors = descriptors;
   files_[*file].name = name;

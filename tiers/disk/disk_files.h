@@ -18,6 +18,7 @@
 #include "terrace/status.h"
 #include "tiers/disk/disk.h"
 #include "tiers/disk/disk_transfer.h"
+#include "tiers/disk/file_budget.h"
 
 namespace terrace {
 
@@ -29,6 +30,7 @@ class DiskFiles {
     std::string directory;
     DirectIoChoice direct = DirectIoChoice::kAuto;
     uint32_t files_max = 4096;
+    std::shared_ptr<FileBudget> budget;  // with other disks; none: files_max alone
     DiskResultFilter result_filter;
     uint64_t lock_wait_us = 30'000'000;  // for the kernel, after the kill of who had the directory
   };
@@ -43,8 +45,9 @@ class DiskFiles {
 
   // Whoever keeps it open keeps the directory locked.
   int lock_fd() const { return lock_fd_; }
-  // kDiskFileNone: files_max are open.
+  // kDiskFileNone: as many are open as room() says.
   DiskFile Reserve();
+  FileRoom room() const;
   // -1 where the file is not open.
   Descriptors descriptors(DiskFile file) const;
 
@@ -88,6 +91,7 @@ class DiskFiles {
   Status Fill(const Descriptors& descriptors, uint64_t length_bytes,
               std::span<const std::byte> from);
   void Forget(DiskFile file);
+  void GiveBack();
 
   const Options options_;
   int directory_fd_ = -1;
@@ -98,6 +102,7 @@ class DiskFiles {
   std::atomic<uint64_t> filesystem_free_bytes_ = 0;
   std::atomic<uint64_t> removed_count_ = 0;
 
+  std::atomic<uint32_t> reserved_count_ = 0;
   mutable std::mutex mutex_;
   std::vector<File> files_;
 };

@@ -67,6 +67,7 @@ class FileDisk final : public Disk {
   Status Submit(const DiskRequest& request) override;
   void Flush() override;
   DiskFile NewFile() override { return shared_->files->Reserve(); }
+  FileRoom file_room() const override { return shared_->files->room(); }
   void RegisterBuffer(uint32_t index, std::span<std::byte> memory) override;
   void UnregisterBuffer(uint32_t index, const std::function<void()>& done) override;
   Status ListNow(std::vector<std::string>* names) override { return shared_->files->List(names); }
@@ -462,6 +463,7 @@ Result<std::unique_ptr<Disk>> OpenDisk(DiskOptions options, std::string* why) {
   auto files = DiskFiles::Open({.directory = options.directory,
                                 .direct = options.direct,
                                 .files_max = options.files_max,
+                                .budget = options.budget,
                                 .result_filter = options.result_filter},
                                why);
   TERRACE_RETURN_IF_ERROR(files.status());

@@ -31,6 +31,7 @@ struct DiskOptions {
   DirectIoChoice direct = DirectIoChoice::kAuto;
   uint32_t queue_max = 256;
   uint32_t files_max = 4096;
+  std::shared_ptr<FileBudget> budget;  // with other disks; none: files_max alone
   uint32_t buffers_max = 1024;
   uint32_t threads = 8;  // of the thread engine
   // The end waits so long for requests in flight, then leaves them (and their memory, which the

@@ -126,6 +126,17 @@ void NvmeDisks::SwitchOffStuck() {
   });
 }
 
+std::optional<FileRoom> NvmeDisks::FilesAtLimit() const {
+  std::optional<FileRoom> first;
+  for (const DiskState& disk : disks_) {
+    if (!disk.health.is_on()) continue;
+    const FileRoom room = disk.disk->file_room();
+    if (!room.is_full()) return std::nullopt;
+    if (!first) first = room;
+  }
+  return first;
+}
+
 bool NvmeDisks::TakeRemovals(uint32_t disk) {
   const uint64_t removed_count = disks_[disk].disk->stats().files_removed;
   return removed_count > std::exchange(disks_[disk].removed_count, removed_count);

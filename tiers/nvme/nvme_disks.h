@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "src/slot_pool.h"
@@ -93,6 +94,9 @@ class NvmeDisks {
   bool may_create(uint32_t disk) const { return disks_[disk].health.may_create(now_us()); }
   void OnCreated(uint32_t disk) { disks_[disk].health.OnCreated(); }
   void OnCreateFailed(uint32_t disk) { disks_[disk].health.OnCreateFailed(now_us()); }
+
+  // Of the first disk that is on, where none that is may have another file: of any the same limit.
+  std::optional<FileRoom> FilesAtLimit() const;
 
   // Somebody has removed files of the disk since the last call: syncs tell which.
   bool TakeRemovals(uint32_t disk);

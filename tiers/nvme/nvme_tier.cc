@@ -41,6 +41,7 @@ class NvmeTier::Parts final : public DiskListener, public EntryListener {
   Result<std::shared_ptr<PayloadCipher>> NewCipher(const BlockRecord& record,
                                                    uint64_t length_bytes) const;
   bool is_quiet() const;
+  std::optional<FileRoom> FilesAtLimit() const;
   uint64_t capacity_bytes() const { return shares.max_bytes(options.domain_index); }
 
   const Options options;
@@ -437,8 +438,17 @@ void NvmeTier::Tick() {
   p.disks.Flush();
 }
 
+// It may grow, or would serve files that it found.
+std::optional<FileRoom> NvmeTier::Parts::FilesAtLimit() const {
+  const uint64_t held_bytes = slabs.file_bytes_total() + options.slab_bytes;
+  const bool may_grow = held_bytes <= capacity_bytes() &&
+                        shares.held_bytes_total() + options.slab_bytes <= shares.capacity_bytes();
+  return may_grow || restore.counts().slabs_unopened > 0 ? disks.FilesAtLimit() : std::nullopt;
+}
+
 TierStats NvmeTier::stats() const {
   const Parts& p = *parts_;
+  const FileRoom files = p.FilesAtLimit().value_or(FileRoom{});
   const SlotTotals& totals = p.slabs.totals();
   const uint64_t locked_bytes = std::min(p.restore.counts().locked_bytes, totals.quarantined_bytes);
   return {
@@ -455,6 +465,9 @@ TierStats NvmeTier::stats() const {
       .places_lost = totals.lost_count,
       .corrupt_entries = p.restore.counts().entries_corrupt,
       .too_large_bytes = p.too_large_bytes,
+      .files_at_limit = files.open_count,
+      .fds_max = files.fds_max,
+      .fds_wanted = files.fds_wanted,
       .catalog_memory_bytes = p.options.catalog == nullptr ? 0 : p.options.catalog->memory_bytes(),
       .left_alone_bytes = p.slabs.left_alone_bytes() + locked_bytes,
       .is_healthy = p.disks.is_any_on(),

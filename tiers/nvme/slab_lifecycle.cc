@@ -69,7 +69,7 @@ bool SlabLifecycle::BeginCreate(ShapeClass& shape_class) {
     return false;  // does not fit in one
   uint32_t best = disks_.count();
   for (uint32_t disk = 0; disk < disks_.count(); ++disk) {
-    if (!disks_.may_create(disk)) continue;
+    if (!disks_.may_create(disk) || disks_.disk(disk).file_room().is_full()) continue;
     if (best == disks_.count() || slabs_.file_bytes(disk) < slabs_.file_bytes(best)) best = disk;
   }
   if (best == disks_.count()) return false;

@@ -105,10 +105,11 @@ Status SlabRestore::OpenSlabsOf(uint32_t disk, std::vector<std::string>* notes) 
 }
 
 std::string SlabRestore::Open(uint32_t disk, const std::string& name, uint32_t index,
-                              Found* found) const {
+                              Found* found) {
   Disk& the_disk = disks_.disk(disk);
   if (const Status status = the_disk.OpenNow(name, &found->file, &found->length_bytes);
       !status.ok()) {
+    counts_.slabs_unopened += status.code() == StatusCode::kNoSpace;
     return std::string("it cannot be opened: ") + status.what();
   }
   if (slabs_.At(index) != nullptr) {

@@ -49,6 +49,7 @@ class SlabRestore {
   // Told of keys that the sink will probably be asked about soon, to have memory at hand.
   using Ahead = TableReader::Ahead;
   struct Counts {
+    uint64_t slabs_unopened = 0;  // of slabs_left: more than there may be files
     uint64_t slabs = 0, slabs_left = 0, entries_used = 0, entries_kept = 0, entries_corrupt = 0;
     uint64_t entries_left = 0;    // whose owners nobody knows
     uint64_t entries_locked = 0;  // whose keys nobody has: kept, their slots out of use
@@ -79,7 +80,7 @@ class SlabRestore {
   struct UsedEntry;
   Status OpenSlabsOf(uint32_t disk, std::vector<std::string>* notes);
   // Reads the start of the file. The answer: why it is left alone; empty: it is ours.
-  std::string Open(uint32_t disk, const std::string& name, uint32_t index, Found* found) const;
+  std::string Open(uint32_t disk, const std::string& name, uint32_t index, Found* found);
   void AddSlab(uint32_t disk, uint32_t index, const Found& found);
   void RetireAboveCapacity(std::vector<std::string>* notes);
 

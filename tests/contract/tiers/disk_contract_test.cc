@@ -365,6 +365,33 @@ TEST_P(DiskContract, NoMoreFilesThanItMayHold) {
             StatusCode::kInvalid);
 }
 
+// Of 5 descriptors 1 is kept for others.
+TEST_P(DiskContract, FilesOfAllDisksLeaveOthersTheirDescriptors) {
+  const auto budget =
+      std::make_shared<FileBudget>(FileBudget::Options{.fds_max = 5, .fds_kept = 1});
+  Open({.budget = budget});
+  const DiskFile a = rig_.MakeFile("a", kMiB);
+  EXPECT_FALSE(disk().file_room().is_full());
+  ASSERT_TRUE(budget->Take()) << "another disk's";
+  EXPECT_EQ(disk().NewFile(), kDiskFileNone);
+  EXPECT_TRUE(disk().file_room().is_full());
+  EXPECT_EQ(disk().file_room().fds_max, 5u);
+  ASSERT_TRUE(rig_.Do({.op = DiskOp::kRemove, .file = a}).ok());
+  EXPECT_FALSE(disk().file_room().is_full());
+  rig_.MakeFile("b", kMiB);
+  budget->Give();
+  Open({.budget = budget});
+  EXPECT_EQ(budget->open_count(), 0u) << "the last disk has closed its own";
+  ASSERT_TRUE(budget->Take());
+  ASSERT_TRUE(budget->Take());
+  DiskFile opened = kDiskFileNone;
+  uint64_t length_bytes = 0;
+  EXPECT_EQ(disk().OpenNow("b", &opened, &length_bytes).code(), StatusCode::kNoSpace);
+  EXPECT_EQ(length_bytes, kMiB) << "it counts though it is not open";
+  budget->Give();
+  EXPECT_TRUE(disk().OpenNow("b", &opened, &length_bytes).ok());
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Disks, DiskContract,
     testing::Values(Place{"UringOnDisk", DiskEngineChoice::kUring, testing::TempDir()},

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "daemon/config/fd_needs.h"
 #include "integration/process/daemon_process.h"
 #include "integration/process/tiny_blocks.h"
 #include "terrace/client.h"
@@ -39,7 +40,7 @@ class DaemonNvme : public testing::TestWithParam<std::string> {
             more_of_nvme_);
   }
   void Start() {
-    daemon_.Start({"--config", Config(), "--socket", daemon_.socket_path()});
+    daemon_.Start({"--config", Config(), "--socket", daemon_.socket_path()}, around_);
     ASSERT_TRUE(daemon_.WaitReady()) << daemon_.Errors();
     ClientOptions options;
     options.socket_path = daemon_.socket_path();
@@ -117,6 +118,7 @@ class DaemonNvme : public testing::TestWithParam<std::string> {
   std::string capacity_ = "64MiB", slab_ = "8MiB";
   uint32_t part_count_ = 2;
   std::string more_of_daemon_, more_of_nvme_;  // lines of the configuration
+  DaemonProcess::Surroundings around_;
   DaemonProcess daemon_;
   std::unique_ptr<Client> client_;
   GroupRef group_;
@@ -268,6 +270,39 @@ TEST_P(DaemonNvme, AfterAStartWithOtherFilesBlocksOfAnotherSizeFindRoom) {
     End(SIGTERM, 0);
     std::filesystem::remove_all(NvmePath());
   }
+}
+
+// Four files more than sessions, the drive and the process leave.
+TEST_P(DaemonNvme, SlabFilesLeaveSessionsTheirDescriptors) {
+  DaemonConfig config;
+  config.sessions_max = 8;
+  config.domains.resize(1);
+  config.nvme = {.paths = {NvmePath()}, .capacity_bytes = 16 * kMiB, .slab_bytes = 4 * kMiB};
+  ASSERT_EQ(FdNeedsOf(config).slab_files, 4u);
+  around_.open_files_max = FdNeedsOf(config).all();
+  more_of_daemon_ = "sessions_max = 8\n";
+  capacity_ = "16MiB";
+  slab_ = "4MiB";
+  Start();
+  constexpr char kTooLow[] = "the limit of open files is too low for nvme.capacity_bytes";
+  EXPECT_THAT(daemon_.Errors(), Not(HasSubstr(kTooLow)));
+  capacity_ = "64MiB";
+  Config();
+  daemon_.Signal(SIGHUP);
+  const auto is_told = [&] { return daemon_.Errors().find(kTooLow) != std::string::npos; };
+  for (int i = 0; i < 2000 && !is_told(); ++i) usleep(5'000);
+  EXPECT_TRUE(is_told()) << daemon_.Errors();
+  for (uint64_t i = 0; i < 12; ++i) Store(Keys(kBlocks, i));  // 48 MiB
+  const auto conditions = [this] { return Stats()["conditions"].dump(); };
+  for (int i = 0; i < 2000 && conditions() == "[]"; ++i) usleep(5'000);
+  EXPECT_EQ(conditions(), "[\"files_at_limit\"]");
+  EXPECT_THAT(Stats()["troubles"].dump(),
+              AllOf(HasSubstr("has 4 open"), HasSubstr("LimitNOFILE=")));
+  EXPECT_EQ(Slabs().size(), 4u);
+  ClientOptions options;
+  options.socket_path = daemon_.socket_path();
+  const auto second = std::move(Client::Create(options)).value();
+  EXPECT_TRUE(second->WaitConnected(kLongUs).ok()) << second->last_error();
 }
 
 TEST_P(DaemonNvme, ASecondDaemonIsToldWhoHasThePath) {

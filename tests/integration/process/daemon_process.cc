@@ -5,12 +5,14 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -74,6 +76,11 @@ void DaemonProcess::Start(const std::vector<std::string>& arguments,
   if (surroundings.watchdog_us > 0) {
     setenv("WATCHDOG_PID", std::to_string(getpid()).c_str(), 1);
     setenv("WATCHDOG_USEC", std::to_string(surroundings.watchdog_us).c_str(), 1);
+  }
+  if (surroundings.open_files_max > 0) {
+    const rlimit files{std::min<rlim_t>(surroundings.open_files_max, 256),
+                       surroundings.open_files_max};
+    setrlimit(RLIMIT_NOFILE, &files);
   }
   if (surroundings.obeys_permissions) prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE);
   execv(argv[0], argv.data());

@@ -29,6 +29,7 @@ class DaemonProcess {
     int listening_fd = -1;  // passed as the socket named `listening_name`
     std::string listening_name;
     uint32_t watchdog_us = 0;
+    uint64_t open_files_max = 0;     // the hard limit; 0: the test's
     bool obeys_permissions = false;  // even if the test runs as root
     bool has_fd_store = false;  // what earlier daemons of this test gave to keep is handed back
   };

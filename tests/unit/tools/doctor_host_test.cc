@@ -208,6 +208,26 @@ TEST(DoctorProcess, OpenFilesAreHeldAgainstTheSessions) {
   EXPECT_EQ(CheckOpenFiles(subject).level, kOk);
 }
 
+TEST(DoctorProcess, OpenFilesAreHeldAgainstSlabFiles) {
+  FakeHost host;
+  Subject subject = host.Make();
+  subject.pid = 77;
+  subject.config.nvme.paths = {"/mnt/d"};
+  subject.config.nvme.slab_bytes = kGiB;
+  subject.config.nvme.capacity_bytes = 4000 * kGiB;
+  const auto under = [&](const std::string& files) {
+    host.Write("/proc/77/limits", FakeHost::Limits("0", files, "0"));
+    return CheckOpenFiles(subject);
+  };
+  EXPECT_EQ(under("524288").level, kOk);
+  EXPECT_THAT(under("524288").found, HasSubstr("4,000 slab files 8,076"));
+  const Finding few = under("4404");
+  EXPECT_EQ(few.level, kWarning);
+  EXPECT_THAT(few.meaning, HasSubstr("stops growing at 500 slab files"));
+  EXPECT_THAT(few.remedy, HasSubstr("LimitNOFILE=262144"));
+  EXPECT_THAT(under("3327").meaning, HasSubstr("refuses to start"));
+}
+
 TEST(DoctorProcess, LimitsThatCannotBeReadAreNoted) {
   FakeHost host;
   host.Remove("/proc/self/limits");

@@ -44,6 +44,7 @@ std::string RemedyOf(const std::vector<std::string>& conditions) {
       {"slabs_left_alone", "journalctl -u terraced | grep 'nvme note'; secret_file"},
       {"tier_above_limit", "terrace quota says how much is left to go"},
       {"blocks_too_large", "nvme.slab_bytes, and a restart"},
+      {"files_at_limit", "systemctl edit terraced: LimitNOFILE=; nvme.capacity_bytes"},
       {"redis_away", "the server, its login, the network"},
       {"redis_no_writes", "redis-cli config get maxmemory-policy"},
       {"fenced_memory", "terrace status: sessions that are gone or silent"},

@@ -15,6 +15,7 @@ namespace terrace::tools {
 namespace {
 
 constexpr uint64_t kUnlimited = UINT64_MAX;
+constexpr uint64_t kFdsOfUnit = 262'144;  // LimitNOFILE= of terraced.service
 
 struct SoftAndHard {
   uint64_t soft = 0;
@@ -100,16 +101,29 @@ Finding CheckOpenFiles(const Subject& subject) {
   const auto seen = LimitSeen(subject, "Max open files");
   if (!seen) return Unseen(finding);
   const DaemonConfig& config = subject.config;
-  const uint64_t needed =
-      FdsNeeded(config.sessions_max, config.redis.fds_max() * config.domains.size());
+  const FdNeeds needs = FdNeedsOf(config);
   // The daemon raises its own up to the hard limit.
-  finding.found = fmt::format("{} {}; {} sessions need {}", FormatCount(seen->limit.hard),
-                              seen->who, FormatCount(config.sessions_max), FormatCount(needed));
-  if (seen->limit.hard >= needed) return finding;
-  finding.level = seen->is_daemon ? FindingLevel::kProblem : FindingLevel::kWarning;
-  finding.meaning = "With this limit and configuration terraced refuses to start.";
-  finding.remedy = seen->is_daemon ? "systemctl edit terraced: [Service] LimitNOFILE=65536"
-                                   : "ulimit -n 65536, which the unit has, or a lower sessions_max";
+  const uint64_t hard = seen->limit.hard;
+  finding.found = fmt::format("{} {}; {} sessions need {}",
+                              hard == kUnlimited ? "unlimited" : FormatCount(hard), seen->who,
+                              FormatCount(config.sessions_max), FormatCount(needs.connections));
+  if (needs.slab_files > 0) {
+    finding.found += fmt::format(", {} slab files {}", FormatCount(needs.slab_files),
+                                 FormatCount(needs.all() - needs.connections));
+  }
+  if (hard >= needs.all()) return finding;
+  const bool is_refused = hard < needs.connections;
+  finding.level = is_refused && seen->is_daemon ? FindingLevel::kProblem : FindingLevel::kWarning;
+  const uint64_t left = hard - std::min(hard, needs.without_slab_files());
+  finding.meaning = is_refused ? "With this limit and configuration terraced refuses to start."
+                               : fmt::format("The drives' tier stops growing at {} slab files.",
+                                             FormatCount(left / kFdsPerSlabFile));
+  const uint64_t enough = std::max(kFdsOfUnit, needs.all());
+  finding.remedy =
+      seen->is_daemon
+          ? fmt::format("systemctl edit terraced: [Service] LimitNOFILE={}", enough)
+          : fmt::format("ulimit -Hn {} ({} in the unit), or a lower {}", enough, kFdsOfUnit,
+                        is_refused ? "sessions_max" : "nvme.capacity_bytes");
   return finding;
 }
 

@@ -345,6 +345,37 @@ TEST(ConfigNvme, SlabsOfASmallTierAreSmallEnoughForSeveralSizesOfBlocks) {
   EXPECT_EQ(slab_bytes("8GiB", domains), 512 * kMiB) << "four at least of each domain";
 }
 
+TEST(ConfigNvme, FilesOfALargeTierAreSoLargeThatItsPathsHoldThem) {
+  const std::string paths = "[nvme]\npaths = [\"/a\"]\ncapacity_bytes = ";
+  const auto slab_bytes = [&](const std::string& capacity) {
+    return Resolved(paths + "\"" + capacity + "\"\n").nvme.slab_bytes;
+  };
+  EXPECT_EQ(slab_bytes("4TiB"), kGiB);
+  EXPECT_EQ(slab_bytes("4097GiB"), 2 * kGiB);
+  EXPECT_EQ(slab_bytes("7TiB"), 2 * kGiB);
+  EXPECT_EQ(slab_bytes("64TiB"), 16 * kGiB);
+  EXPECT_THAT(Unresolvable(paths + "\"65TiB\"\n"),
+              AllOf(HasSubstr("nvme.capacity_bytes is 65TiB"), HasSubstr("name more paths"),
+                    HasSubstr("lower nvme.capacity_bytes to 64TiB")));
+  EXPECT_THAT(Unresolvable(paths + "\"7TiB\"\nslab_bytes = \"1GiB\"\n"),
+              AllOf(HasSubstr("nvme.capacity_bytes is 7TiB, nvme.slab_bytes is 1GiB and nvme.paths "
+                              "names 1: a path has 4096 files of a domain at most"),
+                    HasSubstr("raise slab_bytes to 2GiB, or lower nvme.capacity_bytes to 4TiB")));
+}
+
+TEST(ConfigNvme, FilesAreCountedByDomain) {
+  const std::string tier = "[nvme]\npaths = [\"/a\"]\nslab_bytes = \"1GiB\"\ncapacity_bytes = ";
+  const std::string x = "[[domain]]\nname = \"x\"\nsocket = \"/x\"\n";
+  const std::string y = "[[domain]]\nname = \"y\"\nsocket = \"/y\"\n";
+  EXPECT_EQ(Resolved(tier + "\"8TiB\"\n" + x + y).domains[0].nvme_max_bytes, 4096 * kGiB);
+  EXPECT_THAT(Unresolvable(tier + "\"9TiB\"\n" + x + y),
+              AllOf(HasSubstr("nvme.capacity_bytes is 9TiB"),
+                    HasSubstr("lower nvme.capacity_bytes to 8TiB")));
+  EXPECT_THAT(Unresolvable(tier + "\"8TiB\"\n" + x + "nvme_max_bytes = \"5TiB\"\n"),
+              AllOf(HasSubstr("domain x: nvme_max_bytes is 5TiB"),
+                    HasSubstr("lower domain x: nvme_max_bytes to 4TiB")));
+}
+
 TEST(ConfigNvme, WhoNamesAGuaranteeBorrowsUpToAllThereIs) {
   const std::string drives = "[nvme]\npaths = [\"/a\"]\ncapacity_bytes = \"10GiB\"\n";
   const std::string x = "[[domain]]\nname = \"x\"\nsocket = \"/x\"\n";

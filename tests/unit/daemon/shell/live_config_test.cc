@@ -287,6 +287,29 @@ TEST_F(LiveConfigTest, TheSizeOfTheDrivesTierGoesUpAndDown) {
       {"key": "nvme.slab_bytes", "running": "\"512MiB\"", "file": "\"1GiB\""}])"));
 }
 
+// Files keep their size: where so many of it have no place, neither has the tier.
+TEST_F(LiveConfigTest, ATierIsNotRaisedAboveWhatItsFilesHold) {
+  const std::string drive = "[nvme]\npaths = [\"/a\"]\ncapacity_bytes = ";
+  Start(drive + "\"500GiB\"\n");
+  ASSERT_TRUE(Ask(ConfigAction::kSet, "nvme.capacity_bytes=4TiB")) << why_;
+  const auto sentence =
+      AllOf(HasSubstr("nvme.capacity_bytes is 7TiB, nvme.slab_bytes is 1GiB"),
+            HasSubstr("raise slab_bytes to 2GiB, or lower nvme.capacity_bytes to 4TiB"),
+            HasSubstr("a restart takes it"));
+  EXPECT_FALSE(Ask(ConfigAction::kSet, "nvme.capacity_bytes=7TiB"));
+  EXPECT_THAT(why_, sentence);
+  for (const char* slab : {"", "slab_bytes = \"2GiB\"\n"}) {
+    why_.clear();
+    Write(drive + "\"7TiB\"\n" + slab);
+    EXPECT_FALSE(Ask(ConfigAction::kReload));
+    EXPECT_THAT(why_, sentence) << slab;
+  }
+  Write(drive + "\"7TiB\"\nslab_bytes = \"1GiB\"\n");
+  EXPECT_FALSE(Ask(ConfigAction::kReload));
+  EXPECT_THAT(why_, AllOf(HasSubstr("raise slab_bytes to 2GiB"), Not(HasSubstr("restart"))));
+  EXPECT_EQ(config_.nvme.capacity_bytes, 4096 * kGiB);
+}
+
 TEST_F(LiveConfigTest, ATierOfDrivesThatIsNotThereHasNoSize) {
   Start("[daemon]\nlog_level = \"info\"\n");
   EXPECT_FALSE(Ask(ConfigAction::kSet, "nvme.capacity_bytes=4GiB"));

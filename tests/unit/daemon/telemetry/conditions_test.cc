@@ -82,6 +82,8 @@ const std::map<Condition, std::function<void(DomainFigures*)>> kCauses = {
      [](DomainFigures* f) { f->lower_tiers[0].stats.share.above_bytes = 1; }},
     {Condition::kBlocksTooLarge,
      [](DomainFigures* f) { f->lower_tiers[0].stats.too_large_bytes = 1; }},
+    {Condition::kFilesAtLimit,
+     [](DomainFigures* f) { f->lower_tiers[0].stats.files_at_limit = 1; }},
     {Condition::kRedisAway, [](DomainFigures* f) { f->shared->tier.is_ready = false; }},
     {Condition::kRedisNoWrites,
      [](DomainFigures* f) {
@@ -188,6 +190,19 @@ TEST(Conditions, AShrinkSaysHowFarItIs) {
               AllOf(HasSubstr("files take 12582912 bytes, 8388608 more than it may"),
                     HasSubstr("nvme.capacity_bytes or nvme_max_bytes was lowered"),
                     HasSubstr("4194304 bytes of them now")));
+}
+
+TEST(Conditions, ATierWithoutMoreFilesSaysWhichLimitAndWhatItWants) {
+  DomainFigures figures = Well();
+  figures.lower_tiers[0].stats.files_at_limit = 8192;
+  EXPECT_THAT(OnlySentence(figures), AllOf(HasSubstr("each path of nvme.paths has 8192"),
+                                           HasSubstr("another size than nvme.slab_bytes")));
+  figures.lower_tiers[0].stats.files_at_limit = 500;
+  figures.lower_tiers[0].stats.fds_max = 4096;
+  figures.lower_tiers[0].stats.fds_wanted = 70000;
+  EXPECT_THAT(OnlySentence(figures),
+              AllOf(HasSubstr("has 500 open"), HasSubstr("may open 4096 files"),
+                    HasSubstr("wants 70000"), HasSubstr("LimitNOFILE=")));
 }
 
 TEST(Conditions, TheManualNamesEach) {
