@@ -41,6 +41,7 @@ AdoptSummary Adoption::Begin(std::span<const SessionId> sessions) {
   for (uint32_t g = 0; g < d_.groups.size(); ++g) OnGroup(g);
   while (AdoptSome(SIZE_MAX)) {
   }
+  SortByKey();
   if (sessions_.empty()) ReleaseSome(SIZE_MAX);
   summary_.slots_fenced = d_.inherited.count();
   summary_.slots_parked = parked_count_;
@@ -56,7 +57,7 @@ void Adoption::Park(std::vector<ParkedSlot> slots) {
     if (ranges_.empty() || ranges_.back().group_tag != parked_[i].group_tag) {
       ranges_.push_back({.group_tag = parked_[i].group_tag, .next = i, .end = i});
     }
-    ranges_.back().end = i + 1;
+    ranges_.back().end = ranges_.back().erased_end = i + 1;
   }
 }
 
@@ -88,11 +89,15 @@ bool Adoption::AdoptSome(size_t budget) {
       budget -= std::min(budget, range.next - before);
     }
   }
-  if (parked_count_ == 0) {
-    parked_ = {};
-    ranges_ = {};
-  }
+  ForgetIfNone();
   return false;
+}
+
+void Adoption::ForgetIfNone() {
+  if (parked_count_ > 0) return;
+  parked_ = {};
+  ranges_ = {};
+  by_key_ = {};
 }
 
 // The next block of the range, from all its members' slots.
@@ -100,6 +105,10 @@ void Adoption::AdoptNext(Range* range) {
   std::vector<AdoptedMember> members;
   std::vector<SlotRef> unwanted;
   const ParkedSlot& first = parked_[range->next];
+  if (first.is_dropped) {
+    ++range->next;
+    return;
+  }
   for (; range->next < range->end && parked_[range->next].IsOfOneBlock(first); ++range->next) {
     const ParkedSlot& slot = parked_[range->next];
     if (!members.empty() && members.back().member == slot.member) {
@@ -129,16 +138,86 @@ bool Adoption::DropParked() {
   size_t budget = kRowsPerStepMax;
   bool is_room = false;
   for (Range& range : ranges_) {
-    if (range.next == range.end || IsOpen(range)) continue;
     // The tails go first.
-    for (; budget > 0 && range.end > range.next; --budget) {
-      Forsake(parked_[--range.end].slot);
-      --parked_count_;
-      is_room |= sessions_.empty();
+    for (; budget > 0 && range.erased_end > (IsOpen(range) ? range.end : range.next); --budget) {
+      Taken taken;
+      DropTail(&range, &taken);
+      is_room |= sessions_.empty() && taken.byte_count > 0;
     }
   }
   if (is_room) ReleaseSome(SIZE_MAX);
   return is_room;
+}
+
+// ---- erasures ----
+
+void Adoption::SortByKey() {
+  for (const Range& range : ranges_) {
+    for (size_t i = range.next; i < range.end; ++i) by_key_.push_back(static_cast<uint32_t>(i));
+  }
+  std::sort(by_key_.begin(), by_key_.end(),
+            [this](uint32_t a, uint32_t b) { return parked_[a].key < parked_[b].key; });
+}
+
+void Adoption::Erase(std::optional<uint64_t> group_tag, uint64_t position) {
+  for (Range& range : ranges_) {
+    if (group_tag && range.group_tag != *group_tag) continue;
+    const auto parked = std::span(parked_).subspan(range.next, range.end - range.next);
+    const auto first = std::ranges::partition_point(
+        parked, [position](const ParkedSlot& slot) { return slot.position < position; });
+    range.end = range.next + static_cast<size_t>(first - parked.begin());
+  }
+}
+
+template <typename Visit>
+void Adoption::ForEachOf(std::optional<uint64_t> group_tag, const BlockKey& key,
+                         const Visit& visit) {
+  const auto key_of = [this](uint32_t index) { return parked_[index].key; };
+  auto found = std::ranges::lower_bound(by_key_, key, {}, key_of);
+  for (; found != by_key_.end() && key_of(*found) == key; ++found) {
+    const ParkedSlot& slot = parked_[*found];
+    if (slot.is_dropped || (group_tag && slot.group_tag != *group_tag)) continue;
+    const Range& range = *std::ranges::lower_bound(ranges_, slot.group_tag, {}, &Range::group_tag);
+    if (*found >= range.next && *found < range.erased_end) visit(range, *found);
+  }
+}
+
+void Adoption::EraseBelowKey(std::optional<uint64_t> group_tag, const BlockKey& key) {
+  ForEachOf(group_tag, key, [this](const Range& range, size_t index) {
+    Erase(range.group_tag, uint64_t{parked_[index].position} + 1);
+  });
+}
+
+void Adoption::EraseKey(std::optional<uint64_t> group_tag, const BlockKey& key, Taken* taken) {
+  ForEachOf(group_tag, key, [&](const Range& /*range*/, size_t index) { DropOne(index, taken); });
+}
+
+bool Adoption::DropErased(uint32_t* budget, Taken* taken) {
+  for (Range& range : ranges_) {
+    for (; range.erased_end > range.end; --*budget) {
+      if (*budget == 0) return false;
+      DropTail(&range, taken);
+    }
+  }
+  ForgetIfNone();
+  return true;
+}
+
+void Adoption::DropTail(Range* range, Taken* taken) {
+  DropOne(--range->erased_end, taken);
+  range->end = std::min(range->end, range->erased_end);
+}
+
+void Adoption::DropOne(size_t parked_index, Taken* taken) {
+  ParkedSlot& slot = parked_[parked_index];
+  if (slot.is_dropped) return;
+  slot.is_dropped = true;
+  const bool is_first = parked_index == 0 || !parked_[parked_index - 1].IsOfOneBlock(slot);
+  taken->block_count += is_first ? 1 : 0;
+  taken->byte_count += d_.slots.row(slot.slot).slot_pages * kArenaPageBytes;
+  Forsake(slot.slot);
+  TERRACE_CHECK(parked_count_ > 0, "a slot is parked until it is adopted or dropped");
+  --parked_count_;
 }
 
 void Adoption::OnSessionEnd(SessionId session) { std::erase(sessions_, session); }

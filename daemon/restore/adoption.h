@@ -6,11 +6,14 @@
 // the predecessor knew which. So until all of them are dead or have said that they are done with
 // its memory (`sessions`), no slot that was in use at the take-over is used for anything else.
 //
+// Blocks whose group is not there are parked: no index names them, so an erasure finds them here.
+//
 // THREADING: store thread. LIMITS: kInCheckMax blocks verified at once without being asked for;
 // kRowsAtOpenMax rows when a group is opened, kRowsPerStepMax rows a Step().
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -26,6 +29,12 @@ class Adoption {
   static constexpr uint32_t kRowsPerStepMax = 128;
   static constexpr uint32_t kRowsAtOpenMax = 1024;
 
+  // Parked blocks that an erasure took.
+  struct Taken {
+    uint64_t block_count = 0;
+    uint64_t byte_count = 0;
+  };
+
   Adoption(CacheDomain& domain, Residency& residency, Mover& mover)
       : d_(domain), residency_(residency), mover_(mover) {}
 
@@ -38,6 +47,17 @@ class Adoption {
   void OnSessionEnd(SessionId session);
   // Gives up some blocks whose group nobody has opened yet. True if that freed slots.
   bool DropParked();
+
+  // What is parked of a group (none: of any), from that position on, will not be adopted.
+  // DropErased makes a successor forget it, too.
+  void Erase(std::optional<uint64_t> group_tag, uint64_t position = 0);
+  // Likewise what lies deeper in its group than the key, if that is parked: it may continue the
+  // key.
+  void EraseBelowKey(std::optional<uint64_t> group_tag, const BlockKey& key);
+  // What is parked under the key is dropped at once.
+  void EraseKey(std::optional<uint64_t> group_tag, const BlockKey& key, Taken* taken);
+  // As many slots as *budget says. True: nothing of what was erased is left.
+  bool DropErased(uint32_t* budget, Taken* taken);
 
   void Step();
   bool has_work() const;
@@ -52,6 +72,7 @@ class Adoption {
     CommitId commit_id = 0;
     uint32_t position = 0;
     uint32_t member = 0;
+    bool is_dropped = false;  // and so are the block's others
 
     // By group, parents before children, members of a block together.
     bool ComesBefore(const ParkedSlot& other) const;
@@ -59,11 +80,12 @@ class Adoption {
       return group_tag == other.group_tag && key == other.key && commit_id == other.commit_id;
     }
   };
-  // Parked slots of one group: [next, end) of parked_.
+  // Parked slots of one group: [next, end) of parked_, and [end, erased_end), which were erased.
   struct Range {
     uint64_t group_tag = 0;
     size_t next = 0;
     size_t end = 0;
+    size_t erased_end = 0;
     uint32_t group_index = kAllGroups;  // kAllGroups: not open
   };
   struct Adopted {
@@ -77,6 +99,13 @@ class Adoption {
   bool AdoptSome(size_t budget);
   void AdoptNext(Range* range);
   void Forsake(const SlotRef& slot);
+  void SortByKey();
+  void ForgetIfNone();
+  void DropTail(Range* range, Taken* taken);
+  void DropOne(size_t parked_index, Taken* taken);
+  // Calls visit(range, index in parked_) for each slot that is parked under the key.
+  template <typename Visit>
+  void ForEachOf(std::optional<uint64_t> group_tag, const BlockKey& key, const Visit& visit);
   void VerifySome();
   void ReleaseSome(size_t budget);
   bool HasOpenRange() const;
@@ -86,7 +115,8 @@ class Adoption {
   Mover& mover_;
   std::vector<SessionId> sessions_;
   std::vector<ParkedSlot> parked_;
-  std::vector<Range> ranges_;
+  std::vector<Range> ranges_;     // by group_tag
+  std::vector<uint32_t> by_key_;  // places in parked_ of what Begin has left there
   uint32_t parked_count_ = 0;
   std::vector<Adopted> adopted_;
   size_t verify_next_ = 0;         // of adopted_

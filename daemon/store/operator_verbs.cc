@@ -234,6 +234,14 @@ uint64_t OpenEvictWalk(const Caller& caller, const KeysQuery& query) {
   return caller.domain().walks.Open(std::move(scope));
 }
 
+// True: it has gone.
+bool EvictUnindexed(const Caller& caller, const KeysQuery& query, protocol::EvictReply* answer) {
+  UnindexedEviction& unindexed = caller.rooms->unindexed;
+  if (unindexed.is_empty()) return true;
+  if (query.keys.empty()) return unindexed.EvictAll(query.group_index, answer);
+  return unindexed.EvictKeys(query, BlocksOf(caller, query), answer);
+}
+
 }  // namespace
 
 uint32_t OperatorVerbs::KeyCost(SessionId session, uint32_t group_index) const {
@@ -264,6 +272,8 @@ Status EvictOperation::Evict(const KeysQuery& query) {
         KeyedEviction::Options{.is_dry_run = is_dry_run, .is_all = query.keys.empty()});
   }
   const bool is_subtree = (query.flags & protocol::kEvictSubtree) != 0;
+  has_unindexed_ = !is_dry_run && walk_ == 0 && !EvictUnindexed(caller, query, answer_);
+  if (has_unindexed_) return Status::Ok();
   // What only the shared tier has. Looked at once, before any of them goes.
   if (!is_dry_run && walk_ == 0) {
     TERRACE_RETURN_IF_ERROR(caller.rooms->shared_writer.EraseUnknown(query));
@@ -299,7 +309,7 @@ Result<Progress> EvictOperation::Step(const KeysQuery& query) {
     Undo();
     return evicted;
   }
-  if (walk_ != 0) return Progress::kStays;
+  if (walk_ != 0 || has_unindexed_) return Progress::kStays;
   passed_count_ += static_cast<uint32_t>(query.keys.size());
   if (passed_count_ < query.key_count_of_request) return Progress::kGoesOn;
   tie_.Cut();
@@ -315,13 +325,13 @@ EvictOperation OperatorVerbs::Evict(protocol::EvictReply* answer) {
 // ---- EvictWhere ----
 
 Status EvictWhereOperation::Begin(const Caller& caller) {
-  EvictionFilter filter{.group_end = static_cast<uint32_t>(caller.domain().groups.size()),
-                        .idle_us_min = request_.idle_ms_min * kUsPerMs,
-                        .is_dry_run = (request_.flags & protocol::kEvictWhereDryRun) != 0,
-                        .is_shared = (request_.flags & protocol::kEvictWhereShared) != 0,
-                        .is_of_all_groups = request_.group.is_zero()};
+  filter_ = {.group_end = static_cast<uint32_t>(caller.domain().groups.size()),
+             .idle_us_min = request_.idle_ms_min * kUsPerMs,
+             .is_dry_run = (request_.flags & protocol::kEvictWhereDryRun) != 0,
+             .is_shared = (request_.flags & protocol::kEvictWhereShared) != 0,
+             .is_of_all_groups = request_.group.is_zero()};
   if (request_.tier != protocol::kEvictWhereAllTiers) {
-    filter.tier = static_cast<protocol::TierKind>(request_.tier);
+    filter_.tier = static_cast<protocol::TierKind>(request_.tier);
   }
   if (!request_.group.is_zero()) {
     const auto& groups = caller.domain().groups;
@@ -331,11 +341,22 @@ Status EvictWhereOperation::Begin(const Caller& caller) {
     if (found == groups.end()) {
       return Status(StatusCode::kNotFound, "the domain has no such group");
     }
-    filter.group_first = static_cast<uint32_t>(found - groups.begin());
-    filter.group_end = filter.group_first + 1;
+    filter_.group_first = static_cast<uint32_t>(found - groups.begin());
+    filter_.group_end = filter_.group_first + 1;
   }
-  eviction_.emplace(caller.domain(), caller.rooms->residency, caller.rooms->shared_writer, filter);
+  eviction_.emplace(caller.domain(), caller.rooms->residency, caller.rooms->shared_writer, filter_);
   return Status::Ok();
+}
+
+// True: what the filters cover of it has gone.
+bool EvictWhereOperation::EvictUnindexed(const Caller& caller) {
+  UnindexedEviction& unindexed = caller.rooms->unindexed;
+  const bool is_covered =
+      !filter_.is_dry_run &&
+      filter_.tier.value_or(protocol::TierKind::kDram) == protocol::TierKind::kDram &&
+      filter_.idle_us_min <= unindexed.idle_us();
+  if (!is_covered) return true;
+  return unindexed.EvictAll(filter_.is_of_all_groups ? kAllGroups : filter_.group_first, answer_);
 }
 
 Result<bool> EvictWhereOperation::Evict() {
@@ -343,6 +364,7 @@ Result<bool> EvictWhereOperation::Evict() {
   Caller caller;
   TERRACE_RETURN_IF_ERROR(store.Enter(session_, kAllGroups, &caller));
   if (!eviction_) TERRACE_RETURN_IF_ERROR(Begin(caller));
+  if (!EvictUnindexed(caller)) return false;
   const Result<bool> is_through = eviction_->Step(answer_);
   store.Settle(*caller.rooms);
   return is_through;
@@ -424,6 +446,10 @@ Status ResetOperation::Erase() {
   // Not an eviction: what is leased leaves the index, too, and its slots fall with the lease.
   const GroupRange groups = GroupsOf(caller, group_index_);
   uint32_t budget = protocol::kBlocksPerTurnMax;
+  protocol::EvictReply dropped;
+  const bool has_unindexed = !caller.rooms->unindexed.EvictAll(group_index_, &dropped);
+  erased_count_ += dropped.block_count;
+  if (has_unindexed) return Status::Ok();
   if (!std::exchange(is_begun_, true)) {
     DestroyGroupKeys(caller.domain(), groups.first, groups.end);
     ForgetShared(caller, group_index_);

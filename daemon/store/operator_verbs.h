@@ -76,6 +76,7 @@ class EvictOperation {
   uint64_t walk_ = 0;         // 0: none is open
   uint64_t deadline_us_ = 0;  // 0: it has not begun
   uint32_t passed_count_ = 0;
+  bool has_unindexed_ = false;  // of the keys at hand
   std::optional<KeyedEviction> eviction_;
 };
 
@@ -143,12 +144,14 @@ class EvictWhereOperation {
  private:
   Result<bool> Evict();
   Status Begin(const Caller& caller);
+  bool EvictUnindexed(const Caller& caller);
   void Undo();
 
   OperationTie tie_;
   SessionId session_;
   protocol::EvictWhereRequest request_;
   protocol::EvictReply* answer_;
+  EvictionFilter filter_;
   std::optional<FilteredEviction> eviction_;
 };
 

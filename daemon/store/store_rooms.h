@@ -23,6 +23,7 @@
 #include "daemon/restore/adoption.h"
 #include "daemon/restore/restorer.h"
 #include "daemon/rule/named_pins.h"
+#include "daemon/rule/unindexed_eviction.h"
 #include "daemon/store/deferred_hits.h"
 #include "daemon/store/operation.h"
 #include "daemon/transfer/mover.h"
@@ -55,6 +56,7 @@ struct DomainRooms final : SharedTierListener {
   Scrubber checker;  // of what a person asks for
   Relocations relocations;
   Adoption adoption;
+  UnindexedEviction unindexed;
   SharedWriter shared_writer;
   SharedReader shared_reader;
   DeferredHits deferred_hits;

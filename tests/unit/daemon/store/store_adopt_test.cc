@@ -253,6 +253,146 @@ TEST_F(StoreAdopt, ParkedBlocksMakeRoom) {
   EXPECT_EQ(Save(session, StoreWorld::Keys(32, 6)), 32u);
 }
 
+// ---- what is parked, and erased before its group comes ----
+
+class StoreAdoptErased : public StoreAdopt {
+ protected:
+  static constexpr uint32_t kCount = 10;
+
+  // The blocks of two chains are parked; the answer is a session that has another group open.
+  SessionId ParkAndOpenOther() {
+    Save(writer_, keys_);
+    Save(writer_, others_);
+    world_.group_files.kept.clear();
+    EXPECT_EQ(world_.RestartWarm().slots_parked, 2 * kCount);
+    const SessionId session = world_.Open();
+    other_group_ = world_.OpenGroup(session, TestGroup("other", {TestSpace(1)}));
+    return session;
+  }
+  // How many of the two chains are found once the group is opened; of this process, and of one that
+  // takes over from it.
+  void ExpectFound(uint32_t of_keys, uint32_t of_others) {
+    world_.Check();
+    for (const bool is_successor : {false, true}) {
+      if (is_successor) world_.RestartWarm();
+      const SessionId session = Arrive();
+      EXPECT_EQ(world_.MatchCount(session, group_, keys_), of_keys) << is_successor;
+      EXPECT_EQ(world_.MatchCount(session, group_, others_), of_others) << is_successor;
+      EXPECT_EQ(Load(session, keys_), of_keys);
+      EXPECT_EQ(Load(session, others_), of_others);
+    }
+  }
+  KeysQuery All(SessionId session, const std::vector<BlockKey>& keys, uint32_t flags) {
+    KeysQuery query = world_.Query(session, kAllGroups, keys);
+    query.flags = flags;
+    return query;
+  }
+  StatusCode EvictWhere(SessionId session, const protocol::EvictWhereRequest& request) {
+    EvictWhereOperation evict = world_.store->operators().EvictWhere(session, request, &evicted_);
+    Result<Progress> progress = evict.Step();
+    while (progress.ok() && *progress != Progress::kDone) progress = evict.Step();
+    return progress.status().code();
+  }
+
+  const std::vector<BlockKey> keys_ = StoreWorld::Keys(kCount);
+  const std::vector<BlockKey> others_ = StoreWorld::Keys(kCount, /*chain=*/2);
+  uint32_t other_group_ = 0;
+  protocol::EvictReply evicted_;
+};
+
+TEST_F(StoreAdoptErased, EverythingIsEvicted) {
+  const SessionId session = ParkAndOpenOther();
+  const auto reply = world_.Evict(All(session, {}, protocol::kEvictSubtree));
+  EXPECT_EQ(reply.block_count, 2 * kCount);
+  EXPECT_EQ(reply.byte_count, 2 * kCount * kSlotBytes);
+  ExpectFound(0, 0);
+}
+
+TEST_F(StoreAdoptErased, ASuccessorThatComesAtOnceHasThemNeither) {
+  world_.Evict(All(ParkAndOpenOther(), keys_, 0));
+  EXPECT_EQ(world_.RestartWarm().slots_parked, kCount);
+  ExpectFound(0, kCount);
+}
+
+TEST_F(StoreAdoptErased, ADryRunLeavesThem) {
+  const SessionId session = ParkAndOpenOther();
+  world_.Evict(All(session, {}, protocol::kEvictSubtree | protocol::kEvictDryRun));
+  world_.Evict(All(session, keys_, protocol::kEvictDryRun));
+  EXPECT_EQ(EvictWhere(session, {.flags = protocol::kEvictWhereDryRun}), StatusCode::kOk);
+  ExpectFound(kCount, kCount);
+}
+
+TEST_F(StoreAdoptErased, ByTheirKeys) {
+  const SessionId session = ParkAndOpenOther();
+  const std::vector<BlockKey> tail(keys_.begin() + 6, keys_.end());
+  EXPECT_EQ(world_.Evict(All(session, tail, 0)).block_count, 4u);
+  EXPECT_EQ(world_.Evict(All(session, tail, 0)).block_count, 0u);
+  ExpectFound(6, kCount);
+}
+
+// Nobody knows of what is parked what hangs below what, so that other chains lose as much.
+TEST_F(StoreAdoptErased, WithWhatMayContinueThem) {
+  const SessionId session = ParkAndOpenOther();
+  EXPECT_EQ(world_.Evict(All(session, {keys_[3]}, protocol::kEvictSubtree)).block_count, 13u);
+  ExpectFound(3, 4);
+}
+
+TEST_F(StoreAdoptErased, OfAnotherGroupTheyStay) {
+  const SessionId session = ParkAndOpenOther();
+  world_.Reset(session, other_group_);
+  KeysQuery query = world_.Query(session, other_group_, keys_);
+  EXPECT_EQ(world_.Evict(query).block_count, 0u);
+  query.keys = {};
+  query.flags = protocol::kEvictSubtree;
+  EXPECT_EQ(world_.Evict(query).block_count, 0u);
+  EXPECT_EQ(EvictWhere(session, {.group = TestGroup("other", {TestSpace(1)}).Id()}),
+            StatusCode::kOk);
+  ExpectFound(kCount, kCount);
+}
+
+TEST_F(StoreAdoptErased, ByAResetOfAllGroups) {
+  const SessionId session = ParkAndOpenOther();
+  world_.Reset(session, kAllGroups);
+  ExpectFound(0, 0);
+}
+
+TEST_F(StoreAdoptErased, ByFiltersThatCoverThem) {
+  const SessionId session = ParkAndOpenOther();
+  EXPECT_EQ(EvictWhere(session, {.idle_ms_min = 3'600'000}), StatusCode::kOk);
+  EXPECT_EQ(EvictWhere(session, {.tier = static_cast<uint8_t>(TierKind::kNvme)}),
+            StatusCode::kUnsupported);
+  EXPECT_EQ(evicted_.block_count, 0u);
+  world_.Advance(2'000'000);
+  EXPECT_EQ(EvictWhere(session, {.idle_ms_min = 1'000}), StatusCode::kOk);
+  EXPECT_EQ(evicted_.block_count, 2 * kCount);
+  ExpectFound(0, 0);
+}
+
+// The group is open, and turns adopt the rest of it: no turn brings back what was erased meanwhile.
+TEST_F(StoreAdopt, WhatIsErasedWhileAGroupIsAdoptedInTurnsDoesNotComeBehindIt) {
+  world_.options().segments_max = 160;
+  world_.Restart();
+  SessionId session = Arrive();
+  std::vector<std::vector<BlockKey>> chains;
+  for (uint64_t chain = 1; chain <= 10; ++chain) {
+    chains.push_back(StoreWorld::Keys(120, chain));
+    ASSERT_EQ(Save(session, chains.back()), 120u);
+  }
+  world_.group_files.kept.clear();
+  ASSERT_EQ(world_.RestartWarm().slots_parked, 1200u);
+  session = world_.Open();
+  OpenedGroup group;
+  ASSERT_TRUE(world_.store->sessions()
+                  .OpenGroup(session, TestGroup("simple", {TestSpace(0)}), &group)
+                  .ok());
+  ASSERT_EQ(world_.Stats().blocks_adopted, 1024u);
+  group_ = group.group_index;
+  world_.Reset(session, group_);
+  world_.Advance(1'000'000);
+  EXPECT_EQ(world_.Stats().blocks_adopted, 1024u);
+  for (const auto& chain : chains) EXPECT_EQ(world_.MatchCount(session, group_, chain), 0u);
+}
+
 TEST_F(StoreAdopt, SecondCrashLosesNothing) {
   const auto keys = StoreWorld::Keys(9);
   Save(writer_, keys);
