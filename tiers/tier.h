@@ -63,10 +63,10 @@ struct TierStats {
   uint64_t places_lost = 0;        // with what they held: the owners learn it when they read
   uint64_t corrupt_entries = 0;    // found at start
   uint64_t too_large_bytes = 0;    // of the largest block that was asked for and fits no slab
-  // Slab files that are open where it may grow and no more can be made; 0: it is not so.
-  uint64_t files_at_limit = 0;
-  // Of that: the process's limit of descriptors is why, and so many it wants. 0: each path has as
-  // many files as one may.
+  bool is_at_files_limit = false;  // it may grow, and has as many slab files as may be open
+  uint64_t files_open = 0;         // of that
+  // The process's limit of descriptors is why, and so many are wanted. 0: each path has as many
+  // files as one may.
   uint64_t fds_max = 0, fds_wanted = 0;
   uint64_t catalog_memory_bytes = 0;
   uint64_t left_alone_bytes = 0;  // of slab files that are not this domain's, or not whole

@@ -70,7 +70,7 @@ Trouble TroubleOf(const DriveTrouble& drive) {
 }
 
 std::string FilesSentence(const std::string& tier, const TierStats& stats) {
-  const std::string files = std::to_string(stats.files_at_limit);
+  const std::string files = std::to_string(stats.files_open);
   if (stats.fds_max == 0) {
     return "the " + tier + " tier makes no more slab files: each path of nvme.paths has " + files +
            " of the domain, as many as there may be. Some are of another size than nvme.slab_bytes "
@@ -126,7 +126,7 @@ void AddTier(const DomainFigures::LowerTierStats& tier, Troubles* troubles) {
             "that, and nvme.capacity_bytes to several of those a path, and restart terraced",
         troubles);
   }
-  if (tier.stats.files_at_limit > 0) {
+  if (tier.stats.is_at_files_limit) {
     Add(Condition::kFilesAtLimit, FilesSentence(name, tier.stats), troubles);
   }
   if (!IsCapacityLost(tier.stats)) return;

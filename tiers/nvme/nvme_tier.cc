@@ -448,7 +448,8 @@ std::optional<FileRoom> NvmeTier::Parts::FilesAtLimit() const {
 
 TierStats NvmeTier::stats() const {
   const Parts& p = *parts_;
-  const FileRoom files = p.FilesAtLimit().value_or(FileRoom{});
+  const std::optional<FileRoom> at_limit = p.FilesAtLimit();
+  const FileRoom files = at_limit.value_or(FileRoom{});
   const SlotTotals& totals = p.slabs.totals();
   const uint64_t locked_bytes = std::min(p.restore.counts().locked_bytes, totals.quarantined_bytes);
   return {
@@ -465,7 +466,8 @@ TierStats NvmeTier::stats() const {
       .places_lost = totals.lost_count,
       .corrupt_entries = p.restore.counts().entries_corrupt,
       .too_large_bytes = p.too_large_bytes,
-      .files_at_limit = files.open_count,
+      .is_at_files_limit = at_limit.has_value(),
+      .files_open = files.open_count,
       .fds_max = files.fds_max,
       .fds_wanted = files.fds_wanted,
       .catalog_memory_bytes = p.options.catalog == nullptr ? 0 : p.options.catalog->memory_bytes(),

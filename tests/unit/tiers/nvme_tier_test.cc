@@ -93,12 +93,12 @@ TEST_F(NvmeTierTest, WhereNoMoreFilesMayBeOpenItStaysAsItIsAndSaysSo) {
   options_.disk.files_max = 2;
   Start();
   for (uint64_t key = 1; key <= 2 * kSlotsPerSlab; ++key) {
-    EXPECT_EQ(tier().stats().files_at_limit > 0, media_[0].used_bytes() == 2 * kSlabBytes);
+    EXPECT_EQ(tier().stats().is_at_files_limit, media_[0].used_bytes() == 2 * kSlabBytes);
     Store(key);
   }
   EXPECT_EQ(tier().Allocate(0, kLength, 1).code(), StatusCode::kNoSpace);
   EXPECT_EQ(media_[0].used_bytes(), 2 * kSlabBytes) << "of four that it may have";
-  EXPECT_EQ(tier().stats().files_at_limit, 2u);
+  EXPECT_EQ(tier().stats().files_open, 2u);
   EXPECT_EQ(tier().troubles().size(), 0u) << "the drive is well";
 
   options_.disk.files_max = 1;
@@ -106,15 +106,20 @@ TEST_F(NvmeTierTest, WhereNoMoreFilesMayBeOpenItStaysAsItIsAndSaysSo) {
   EXPECT_EQ(found_.size(), kSlotsPerSlab);
   EXPECT_EQ(tier().stats().left_alone_bytes, kSlabBytes);
   EXPECT_EQ(tier().stats().share.held_bytes, 2 * kSlabBytes);
-  EXPECT_EQ(tier().stats().files_at_limit, 1u);
+  EXPECT_EQ(tier().stats().files_open, 1u);
   options_.tier.capacity_bytes = 2 * kSlabBytes;
   Restart();
-  EXPECT_EQ(tier().stats().files_at_limit, 1u) << "it may not grow, but has more than it can open";
+  EXPECT_TRUE(tier().stats().is_at_files_limit) << "it may not grow, but has more than it can open";
 
   options_.disk.files_max = 2;
   Restart();
   EXPECT_EQ(found_.size(), 2 * kSlotsPerSlab) << "nothing was lost";
-  EXPECT_EQ(tier().stats().files_at_limit, 0u) << "it is as large as it may be";
+  EXPECT_FALSE(tier().stats().is_at_files_limit) << "it is as large as it may be";
+
+  options_.disk.files_max = 0;
+  Restart();
+  EXPECT_TRUE(found_.empty());
+  EXPECT_TRUE(tier().stats().is_at_files_limit) << "no file at all is a limit, too";
 }
 
 TEST_F(NvmeTierTest, ImpossibleExtentsAreInvalid) {

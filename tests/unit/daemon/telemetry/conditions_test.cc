@@ -83,7 +83,7 @@ const std::map<Condition, std::function<void(DomainFigures*)>> kCauses = {
     {Condition::kBlocksTooLarge,
      [](DomainFigures* f) { f->lower_tiers[0].stats.too_large_bytes = 1; }},
     {Condition::kFilesAtLimit,
-     [](DomainFigures* f) { f->lower_tiers[0].stats.files_at_limit = 1; }},
+     [](DomainFigures* f) { f->lower_tiers[0].stats.is_at_files_limit = true; }},
     {Condition::kRedisAway, [](DomainFigures* f) { f->shared->tier.is_ready = false; }},
     {Condition::kRedisNoWrites,
      [](DomainFigures* f) {
@@ -194,10 +194,11 @@ TEST(Conditions, AShrinkSaysHowFarItIs) {
 
 TEST(Conditions, ATierWithoutMoreFilesSaysWhichLimitAndWhatItWants) {
   DomainFigures figures = Well();
-  figures.lower_tiers[0].stats.files_at_limit = 8192;
+  figures.lower_tiers[0].stats.is_at_files_limit = true;
+  figures.lower_tiers[0].stats.files_open = 8192;
   EXPECT_THAT(OnlySentence(figures), AllOf(HasSubstr("each path of nvme.paths has 8192"),
                                            HasSubstr("another size than nvme.slab_bytes")));
-  figures.lower_tiers[0].stats.files_at_limit = 500;
+  figures.lower_tiers[0].stats.files_open = 500;
   figures.lower_tiers[0].stats.fds_max = 4096;
   figures.lower_tiers[0].stats.fds_wanted = 70000;
   EXPECT_THAT(OnlySentence(figures),
