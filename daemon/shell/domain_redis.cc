@@ -1,5 +1,6 @@
 #include "daemon/shell/domain_redis.h"
 
+#include <algorithm>
 #include <chrono>
 #include <span>
 #include <string_view>
@@ -13,6 +14,8 @@ namespace terrace {
 namespace {
 
 constexpr std::chrono::milliseconds kDrainStep{5};
+// For the threads of all domains together: drives are closed after them.
+constexpr std::chrono::seconds kRedisStop{1};
 
 RedisTopology TopologyOf(RedisMode mode) {
   switch (mode) {
@@ -130,9 +133,23 @@ void DomainRedis::LoadGenerations(RedisTier::Options* options) {
        {"why", kept.status().what()}});
 }
 
-void DomainRedis::Stop() {
-  tier_->Stop();
+bool DomainRedis::EndThreads(std::chrono::steady_clock::time_point end) {
+  if (generations_ == nullptr) return !is_left_behind_;
+  const auto left = std::chrono::duration_cast<std::chrono::microseconds>(std::max(
+      end - std::chrono::steady_clock::now(), std::chrono::steady_clock::duration::zero()));
+  const RedisEnd how = tier_->EndThread(static_cast<uint64_t>(left.count()));
   generations_.reset();
+  is_left_behind_ = how != RedisEnd::kEnded;
+  if (!is_left_behind_) return true;
+  const bool is_resolver = how == RedisEnd::kResolverHangs;
+  Log(LogLevel::kWarn, "redis is left behind: its thread hangs",
+      {{"domain", options_.domain_name},
+       {"why", is_resolver ? "the resolver of host names does not answer"
+                           : "a file that logins read does not answer"},
+       {"remedy", is_resolver ? "the name servers of /etc/resolv.conf, or addresses in place of "
+                                "names in redis.endpoints"
+                              : "the file system of redis.credentials_file and redis.tls_*_file"}});
+  return false;
 }
 
 SharedUse DomainRedis::use(TierShares* shares) const {
@@ -169,9 +186,19 @@ Status OpenRedis(const DaemonConfig& config, const std::vector<DomainSecret>& se
   return Status::Ok();
 }
 
-void CloseRedis(std::span<const std::unique_ptr<DomainRedis>> domains, const Store& store,
+bool StopRedis(std::span<const std::unique_ptr<DomainRedis>> domains) {
+  for (const std::unique_ptr<DomainRedis>& domain : domains) domain->BeginStop();
+  const auto end = std::chrono::steady_clock::now() + kRedisStop;
+  bool have_ended = true;
+  for (const std::unique_ptr<DomainRedis>& domain : domains) {
+    have_ended = domain->EndThreads(end) && have_ended;
+  }
+  return have_ended;
+}
+
+bool CloseRedis(std::span<const std::unique_ptr<DomainRedis>> domains, const Store& store,
                 asio::io_context& loop, uint32_t drain_ms) {
-  if (domains.empty()) return;
+  if (domains.empty()) return true;
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(drain_ms);
   while (!store.is_shared_idle() && std::chrono::steady_clock::now() < end) {
     loop.restart();
@@ -184,7 +211,9 @@ void CloseRedis(std::span<const std::unique_ptr<DomainRedis>> domains, const Sto
     Log(LogLevel::kWarn, "blocks are not on the redis server: this host stopped before their turn",
         {{"domain", domain.name}, {"blocks", lost}, {"is_ready", domain.shared->tier.is_ready}});
   }
-  for (const std::unique_ptr<DomainRedis>& domain : domains) domain->Stop();
+  if (StopRedis(domains)) return true;
+  Log(LogLevel::kWarn, "redis hangs: drives are closed, then this ends as after a kill", {});
+  return false;
 }
 
 void DomainRedis::LogHealth() {

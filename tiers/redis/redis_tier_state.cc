@@ -508,6 +508,9 @@ void RedisTier::State::PublishStats() {
 void RedisTier::State::Run() {
   servers->Start();
   loop.run();
+  std::lock_guard lock(mutex);
+  end = RedisEnd::kEnded;
+  has_ended.notify_all();
 }
 
 }  // namespace terrace

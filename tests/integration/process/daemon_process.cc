@@ -75,6 +75,7 @@ void DaemonProcess::Start(const std::vector<std::string>& arguments,
     setenv("WATCHDOG_PID", std::to_string(getpid()).c_str(), 1);
     setenv("WATCHDOG_USEC", std::to_string(surroundings.watchdog_us).c_str(), 1);
   }
+  if (!surroundings.preloaded.empty()) setenv("LD_PRELOAD", surroundings.preloaded.c_str(), 1);
   if (surroundings.obeys_permissions) prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE);
   execv(argv[0], argv.data());
   _exit(127);

@@ -31,6 +31,7 @@ class DaemonProcess {
     uint32_t watchdog_us = 0;
     bool obeys_permissions = false;  // even if the test runs as root
     bool has_fd_store = false;  // what earlier daemons of this test gave to keep is handed back
+    std::string preloaded;      // a library
   };
   // Starts terraced with `arguments`; standard error goes to a file. Does not wait.
   void Start(const std::vector<std::string>& arguments) { Start(arguments, Surroundings()); }
