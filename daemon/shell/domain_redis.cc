@@ -49,6 +49,15 @@ RedisTlsOptions TlsOf(const RedisConfig& config) {
           .server_name = config.tls_server_name};
 }
 
+const char* RemedyOf(const SharedTierStats& stats) {
+  if (stats.is_tls_refused) {
+    return "redis.tls_ca_file, redis.tls_certificate_file and redis.tls_key_file, read again once "
+           "they change, or the server's certificate";
+  }
+  return stats.is_refused ? "redis.credentials_file, read again at each login, or the server's ACL"
+                          : "the server, the network, or IPAddressAllow= of the unit";
+}
+
 // One a secret: names under another are others anyway.
 std::string GenerationsPath(const DaemonConfig& config, size_t domain_index,
                             const DomainSecret& secret) {
@@ -73,7 +82,18 @@ Status CheckRedis(const RedisConfig& config, std::string* why) {
   }
   if (config.tls == RedisTlsUse::kOff) return Status::Ok();
   const Result<std::unique_ptr<RedisTls>> tls = RedisTls::Open(TlsOf(config), why);
-  return tls.ok() ? Status::Ok() : tls.status();
+  if (tls.ok()) return Status::Ok();
+  *why = "redis." + *why;
+  return tls.status();
+}
+
+std::vector<RedisTlsFile> RedisTlsFiles(const RedisConfig& config) {
+  std::vector<RedisTlsFile> files;
+  if (!config.is_on() || config.tls == RedisTlsUse::kOff) return files;
+  for (const auto& [key, path] : RedisTlsFilesOf(TlsOf(config))) {
+    files.push_back({.key = "redis." + key, .path = path, .stamp = StampOf(path)});
+  }
+  return files;
 }
 
 Status DomainRedis::Open(std::string* why) {
@@ -218,20 +238,30 @@ bool CloseRedis(std::span<const std::unique_ptr<DomainRedis>> domains, const Sto
 
 void DomainRedis::LogHealth() {
   const SharedTierStats stats = tier_->stats();
+  // A server that was restarted is away before it refuses us, for which others must act.
+  const Told away = stats.is_refused ? Told::kRefused : Told::kAway;
   if (stats.is_ready && told_ != Told::kReady) {
     told_ = Told::kReady;
     Log(LogLevel::kInfo, "redis is there", {{"domain", options_.domain_name}});
-  } else if (!stats.is_ready && !stats.trouble.empty() && told_ != Told::kAway) {
-    told_ = Told::kAway;
+  } else if (!stats.is_ready && !stats.trouble.empty() && told_ != away) {
+    told_ = away;
     Log(LogLevel::kWarn, "redis is away: what it has are misses until it is back",
-        {{"domain", options_.domain_name},
-         {"why", stats.trouble},
-         {"remedy", stats.is_refused
-                        ? "redis.credentials_file, read again at each login, or the server's ACL"
-                        : "the server, the network, or IPAddressAllow= of the unit"}});
+        {{"domain", options_.domain_name}, {"why", stats.trouble}, {"remedy", RemedyOf(stats)}});
   }
+  LogTls(stats);
   LogOwed(stats);
   LogLocked();
+}
+
+void DomainRedis::LogTls(const SharedTierStats& stats) {
+  if (stats.tls_trouble == tls_trouble_told_) return;
+  tls_trouble_told_ = stats.tls_trouble;
+  if (stats.tls_trouble.empty()) {
+    Log(LogLevel::kInfo, "redis tls files can be used again", {{"domain", options_.domain_name}});
+    return;
+  }
+  Log(LogLevel::kWarn, "redis tls files have changed and cannot be used: those of before stay",
+      {{"domain", options_.domain_name}, {"why", "redis." + stats.tls_trouble}});
 }
 
 void DomainRedis::LogLocked() {

@@ -18,6 +18,7 @@
 #include "daemon/config/config.h"
 #include "daemon/persist/kept_generations.h"
 #include "daemon/store/store.h"
+#include "tiers/redis/file_stamp.h"
 #include "tiers/redis/redis_tier.h"
 #include "tiers/tier_shares.h"
 
@@ -26,6 +27,13 @@ namespace terrace {
 // What can be told without a server: addresses, and files that must be readable. kInvalid with one
 // sentence in `*why`.
 Status CheckRedis(const RedisConfig& config, std::string* why);
+
+// A TLS file of the servers, by its key, as it is now.
+struct RedisTlsFile {
+  std::string key, path;
+  FileStamp stamp;
+};
+std::vector<RedisTlsFile> RedisTlsFiles(const RedisConfig& config);
 
 class DomainRedis final : public SharedTierListener {
  public:
@@ -44,8 +52,11 @@ class DomainRedis final : public SharedTierListener {
   Status Open(std::string* why);
   // Who is told of answers; before the first request.
   void Serve(SharedTierListener& listener) { listener_ = &listener; }
-  // REQUIRES: Options::ring.
-  void SetRing(std::shared_ptr<const KeyRing> ring) { tier_->SetRing(std::move(ring)); }
+  // The configuration was read again. Null: nothing is encrypted.
+  void OnReload(const std::shared_ptr<const KeyRing>& ring) {
+    if (ring != nullptr) tier_->SetRing(ring);
+    tier_->ReadTlsFiles();
+  }
   void BeginStop() { tier_->BeginStop(); }
   // Waits no longer than until `end` for the tier's thread. False, and told in the log: it hangs,
   // and nothing of this may be destroyed. REQUIRES: BeginStop.
@@ -67,6 +78,7 @@ class DomainRedis final : public SharedTierListener {
   void LoadGenerations(RedisTier::Options* options);
   void LogOwed(const SharedTierStats& stats);
   void LogLocked();
+  void LogTls(const SharedTierStats& stats);
 
   const Options options_;
   std::unique_ptr<RedisTier> tier_;
@@ -74,8 +86,9 @@ class DomainRedis final : public SharedTierListener {
   std::unique_ptr<KeptGenerations> generations_;  // ends before the tier: it tells it
   uint64_t owed_told_ = 0;
   uint64_t locked_told_ = 0;
+  std::string tls_trouble_told_;
   bool is_left_behind_ = false;
-  enum class Told : uint8_t { kNothing, kReady, kAway };
+  enum class Told : uint8_t { kNothing, kReady, kAway, kRefused };
   Told told_ = Told::kNothing;
 };
 

@@ -252,7 +252,7 @@ Status Shell::State::LoadSecrets(std::string* why) {
 
 void Shell::State::TakeRings(const KeyRings& now) {
   for (size_t i = 0; i < now.size(); ++i) {
-    if (now[i] != nullptr && !redis.empty()) redis[i]->SetRing(now[i]);
+    if (!redis.empty()) redis[i]->OnReload(now[i]);
     if (now[i] != nullptr && !nvme.empty()) nvme[i]->SetRing(now[i], *group_files);
   }
 }

@@ -270,6 +270,14 @@ void RedisTier::SetRing(std::shared_ptr<const KeyRing> ring) {
   state_->Give([state = state_.get(), ring = std::move(ring)] { state->blocks->SetRing(ring); });
 }
 
+void RedisTier::ReadTlsFiles() {
+  if (!state_->options.is_tls || state_->is_stopped) return;
+  state_->Give([state = state_.get()] {
+    state->tls->Refresh();
+    state->PublishStats();
+  });
+}
+
 uint64_t RedisTier::fetches_locked() const {
   return state_->fetches_locked.load(std::memory_order_relaxed);
 }

@@ -72,7 +72,7 @@ class RedisTier final : public SharedTier {
     std::string master_name;               // with Sentinels
     std::string credentials_file;          // empty: no login. Read again at every login.
     bool is_tls = false;
-    RedisTlsOptions tls;
+    RedisTlsOptions tls;  // the files are read again where they change
     RedisTimeouts timeouts;
     std::string prefix = "terrace";
     std::shared_ptr<const KeyRing> ring;  // none: blocks are stored as they are
@@ -120,6 +120,8 @@ class RedisTier final : public SharedTier {
   void Tick() override;
   // From now on its first key encrypts, and all of its keys decrypt. REQUIRES: Options::ring.
   void SetRing(std::shared_ptr<const KeyRing> ring);
+  // TLS files that have changed are read again now, as they are for each new connection.
+  void ReadTlsFiles();
   // Of those that were missed: encrypted under a key that the ring has not.
   uint64_t fetches_locked() const;
   // What was given to Options::keep is safe.

@@ -485,6 +485,8 @@ void RedisTier::State::PublishStats() {
   std::lock_guard lock(mutex);
   shared_stats.is_ready = server.is_ready;
   shared_stats.is_refused = server.is_refused;
+  shared_stats.is_tls_refused = server.is_tls_refused;
+  shared_stats.tls_trouble = tls == nullptr ? "" : tls->trouble();
   shared_stats.trouble = server.last_trouble.ok() ? "" : server.last_trouble.what();
   shared_stats.is_full = blocks->write_refusal() == RedisError::kOutOfMemory;
   shared_stats.write_trouble = StatusOfRedisError(blocks->write_refusal()).what();
