@@ -37,9 +37,11 @@ class SharedTierListener {
 };
 
 struct SharedTierStats {
-  bool is_ready = false;    // commands can be sent
-  bool is_refused = false;  // the server refuses us: login, permission or certificate
-  std::string trouble;      // why it is not ready, for a person; never what the server sent
+  bool is_ready = false;        // commands can be sent
+  bool is_refused = false;      // the server refuses us: login, permission or certificate
+  bool is_tls_refused = false;  // a certificate, the server's or ours
+  std::string tls_trouble;      // why TLS files that have changed are not in use; empty: they are
+  std::string trouble;          // why it is not ready, for a person; never what the server sent
   // Why it takes no writes while it answers, for a person; empty: it does.
   std::string write_trouble;
   bool is_full = false;  // for want of memory

@@ -1,5 +1,6 @@
 #include "daemon/shell/domain_redis.h"
 
+#include <algorithm>
 #include <chrono>
 #include <span>
 #include <string_view>
@@ -13,6 +14,8 @@ namespace terrace {
 namespace {
 
 constexpr std::chrono::milliseconds kDrainStep{5};
+// For the threads of all domains together: drives are closed after them.
+constexpr std::chrono::seconds kRedisStop{1};
 
 RedisTopology TopologyOf(RedisMode mode) {
   switch (mode) {
@@ -44,6 +47,15 @@ RedisTlsOptions TlsOf(const RedisConfig& config) {
           .certificate_file = config.tls_certificate_file,
           .key_file = config.tls_key_file,
           .server_name = config.tls_server_name};
+}
+
+const char* RemedyOf(const SharedTierStats& stats) {
+  if (stats.is_tls_refused) {
+    return "redis.tls_ca_file, redis.tls_certificate_file and redis.tls_key_file, read again once "
+           "they change, or the server's certificate";
+  }
+  return stats.is_refused ? "redis.credentials_file, read again at each login, or the server's ACL"
+                          : "the server, the network, or IPAddressAllow= of the unit";
 }
 
 // One a secret: names under another are others anyway.
@@ -87,7 +99,18 @@ Status CheckRedis(const RedisConfig& config, std::string* why) {
   }
   if (config.tls == RedisTlsUse::kOff) return Status::Ok();
   const Result<std::unique_ptr<RedisTls>> tls = RedisTls::Open(TlsOf(config), why);
-  return tls.ok() ? Status::Ok() : tls.status();
+  if (tls.ok()) return Status::Ok();
+  *why = "redis." + *why;
+  return tls.status();
+}
+
+std::vector<RedisTlsFile> RedisTlsFiles(const RedisConfig& config) {
+  std::vector<RedisTlsFile> files;
+  if (!config.is_on() || config.tls == RedisTlsUse::kOff) return files;
+  for (const auto& [key, path] : RedisTlsFilesOf(TlsOf(config))) {
+    files.push_back({.key = "redis." + key, .path = path, .stamp = StampOf(path)});
+  }
+  return files;
 }
 
 Status DomainRedis::Open(std::string* why) {
@@ -149,9 +172,23 @@ void DomainRedis::LoadGenerations(RedisTier::Options* options) {
        {"why", kept.status().what()}});
 }
 
-void DomainRedis::Stop() {
-  tier_->Stop();
+bool DomainRedis::EndThreads(std::chrono::steady_clock::time_point end) {
+  if (generations_ == nullptr) return !is_left_behind_;
+  const auto left = std::chrono::duration_cast<std::chrono::microseconds>(std::max(
+      end - std::chrono::steady_clock::now(), std::chrono::steady_clock::duration::zero()));
+  const RedisEnd how = tier_->EndThread(static_cast<uint64_t>(left.count()));
   generations_.reset();
+  is_left_behind_ = how != RedisEnd::kEnded;
+  if (!is_left_behind_) return true;
+  const bool is_resolver = how == RedisEnd::kResolverHangs;
+  Log(LogLevel::kWarn, "redis is left behind: its thread hangs",
+      {{"domain", options_.domain_name},
+       {"why", is_resolver ? "the resolver of host names does not answer"
+                           : "a file that logins read does not answer"},
+       {"remedy", is_resolver ? "the name servers of /etc/resolv.conf, or addresses in place of "
+                                "names in redis.endpoints"
+                              : "the file system of redis.credentials_file and redis.tls_*_file"}});
+  return false;
 }
 
 SharedUse DomainRedis::use(TierShares* shares) const {
@@ -197,9 +234,19 @@ Status OpenRedis(const DaemonConfig& config, const std::vector<DomainSecret>& se
   return Status::Ok();
 }
 
-void CloseRedis(std::span<const std::unique_ptr<DomainRedis>> domains, const Store& store,
+bool StopRedis(std::span<const std::unique_ptr<DomainRedis>> domains) {
+  for (const std::unique_ptr<DomainRedis>& domain : domains) domain->BeginStop();
+  const auto end = std::chrono::steady_clock::now() + kRedisStop;
+  bool have_ended = true;
+  for (const std::unique_ptr<DomainRedis>& domain : domains) {
+    have_ended = domain->EndThreads(end) && have_ended;
+  }
+  return have_ended;
+}
+
+bool CloseRedis(std::span<const std::unique_ptr<DomainRedis>> domains, const Store& store,
                 asio::io_context& loop, uint32_t drain_ms) {
-  if (domains.empty()) return;
+  if (domains.empty()) return true;
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(drain_ms);
   while (!store.is_shared_idle() && std::chrono::steady_clock::now() < end) {
     loop.restart();
@@ -212,25 +259,37 @@ void CloseRedis(std::span<const std::unique_ptr<DomainRedis>> domains, const Sto
     Log(LogLevel::kWarn, "blocks are not on the redis server: this host stopped before their turn",
         {{"domain", domain.name}, {"blocks", lost}, {"is_ready", domain.shared->tier.is_ready}});
   }
-  for (const std::unique_ptr<DomainRedis>& domain : domains) domain->Stop();
+  if (StopRedis(domains)) return true;
+  Log(LogLevel::kWarn, "redis hangs: drives are closed, then this ends as after a kill", {});
+  return false;
 }
 
 void DomainRedis::LogHealth() {
   const SharedTierStats stats = tier_->stats();
+  // A server that was restarted is away before it refuses us, for which others must act.
+  const Told away = stats.is_refused ? Told::kRefused : Told::kAway;
   if (stats.is_ready && told_ != Told::kReady) {
     told_ = Told::kReady;
     Log(LogLevel::kInfo, "redis is there", {{"domain", options_.domain_name}});
-  } else if (!stats.is_ready && !stats.trouble.empty() && told_ != Told::kAway) {
-    told_ = Told::kAway;
+  } else if (!stats.is_ready && !stats.trouble.empty() && told_ != away) {
+    told_ = away;
     Log(LogLevel::kWarn, "redis is away: what it has are misses until it is back",
-        {{"domain", options_.domain_name},
-         {"why", stats.trouble},
-         {"remedy", stats.is_refused
-                        ? "redis.credentials_file, read again at each login, or the server's ACL"
-                        : "the server, the network, or IPAddressAllow= of the unit"}});
+        {{"domain", options_.domain_name}, {"why", stats.trouble}, {"remedy", RemedyOf(stats)}});
   }
+  LogTls(stats);
   LogOwed(stats);
   LogLocked();
+}
+
+void DomainRedis::LogTls(const SharedTierStats& stats) {
+  if (stats.tls_trouble == tls_trouble_told_) return;
+  tls_trouble_told_ = stats.tls_trouble;
+  if (stats.tls_trouble.empty()) {
+    Log(LogLevel::kInfo, "redis tls files can be used again", {{"domain", options_.domain_name}});
+    return;
+  }
+  Log(LogLevel::kWarn, "redis tls files have changed and cannot be used: those of before stay",
+      {{"domain", options_.domain_name}, {"why", "redis." + stats.tls_trouble}});
 }
 
 void DomainRedis::LogLocked() {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <asio/io_context.hpp>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -17,6 +18,7 @@
 #include "daemon/config/config.h"
 #include "daemon/persist/kept_generations.h"
 #include "daemon/store/store.h"
+#include "tiers/redis/file_stamp.h"
 #include "tiers/redis/redis_tier.h"
 #include "tiers/tier_shares.h"
 
@@ -25,6 +27,13 @@ namespace terrace {
 // What can be told without a server: addresses, and files that must be readable. kInvalid with one
 // sentence in `*why`.
 Status CheckRedis(const RedisConfig& config, std::string* why);
+
+// A TLS file of the servers, by its key, as it is now.
+struct RedisTlsFile {
+  std::string key, path;
+  FileStamp stamp;
+};
+std::vector<RedisTlsFile> RedisTlsFiles(const RedisConfig& config);
 
 class DomainRedis final : public SharedTierListener {
  public:
@@ -43,10 +52,15 @@ class DomainRedis final : public SharedTierListener {
   Status Open(std::string* why);
   // Who is told of answers; before the first request.
   void Serve(SharedTierListener& listener) { listener_ = &listener; }
-  // REQUIRES: Options::ring.
-  void SetRing(std::shared_ptr<const KeyRing> ring) { tier_->SetRing(std::move(ring)); }
-  // No memory is touched any more.
-  void Stop();
+  // The configuration was read again. Null: nothing is encrypted.
+  void OnReload(const std::shared_ptr<const KeyRing>& ring) {
+    if (ring != nullptr) tier_->SetRing(ring);
+    tier_->ReadTlsFiles();
+  }
+  void BeginStop() { tier_->BeginStop(); }
+  // Waits no longer than until `end` for the tier's thread. False, and told in the log: it hangs,
+  // and nothing of this may be destroyed. REQUIRES: BeginStop.
+  [[nodiscard]] bool EndThreads(std::chrono::steady_clock::time_point end);
   // Says in the log when servers go and come back. Now and then.
   void LogHealth();
 
@@ -64,6 +78,7 @@ class DomainRedis final : public SharedTierListener {
   void LoadGenerations(RedisTier::Options* options);
   void LogOwed(const SharedTierStats& stats);
   void LogLocked();
+  void LogTls(const SharedTierStats& stats);
 
   const Options options_;
   std::unique_ptr<RedisTier> tier_;
@@ -71,7 +86,9 @@ class DomainRedis final : public SharedTierListener {
   std::unique_ptr<KeptGenerations> generations_;  // ends before the tier: it tells it
   uint64_t owed_told_ = 0;
   uint64_t locked_told_ = 0;
-  enum class Told : uint8_t { kNothing, kReady, kAway };
+  std::string tls_trouble_told_;
+  bool is_left_behind_ = false;
+  enum class Told : uint8_t { kNothing, kReady, kAway, kRefused };
   Told told_ = Told::kNothing;
 };
 
@@ -82,9 +99,14 @@ Status OpenRedis(const DaemonConfig& config, const std::vector<DomainSecret>& se
                  const std::function<uint64_t()>& unix_seconds,
                  std::vector<std::unique_ptr<DomainRedis>>* domains, std::string* why);
 
+// Stops them all; waits a second for threads that hang, in all. False: some do, and the process may
+// end by _Exit alone. Does nothing where they have been stopped.
+bool StopRedis(std::span<const std::unique_ptr<DomainRedis>> domains);
+
 // Runs the store thread's loop until what waits to be shared is given, drain_ms long at most, tells
 // what did not go, and stops them all: another host may need at once what this one has stored last.
-void CloseRedis(std::span<const std::unique_ptr<DomainRedis>> domains, const Store& store,
-                asio::io_context& loop, uint32_t drain_ms);
+// False as StopRedis.
+[[nodiscard]] bool CloseRedis(std::span<const std::unique_ptr<DomainRedis>> domains,
+                              const Store& store, asio::io_context& loop, uint32_t drain_ms);
 
 }  // namespace terrace

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "daemon/config/config_text.h"
-#include "daemon/shell/domain_redis.h"
 #include "daemon/socket/domain.h"
 
 namespace terrace {
@@ -132,6 +131,7 @@ LiveConfig::LiveConfig(ConfigSource source, DaemonConfig& config, Hooks hooks)
     : source_(std::move(source)),
       config_(config),
       rings_(std::move(source_.rings)),
+      tls_files_(RedisTlsFiles(config_.redis)),
       hooks_(std::move(hooks)),
       lines_(ConfigLines(source_.text)),
       dram_bytes_max_(config_.dram_bytes) {
@@ -280,6 +280,7 @@ void LiveConfig::ReadForAll() {
   // Where keys are needs a restart: what is read again is of the paths in effect.
   DaemonConfig running;
   running.domains = config_.domains;
+  running.redis = config_.redis;
   const auto read = [this, source, asked, running = std::move(running)] {
     DaemonConfig whole;
     std::string why;
@@ -287,10 +288,12 @@ void LiveConfig::ReadForAll() {
     Error error = text.ok() ? LoadConfig(*source, &whole) : Error(text, std::move(why));
     KeyRings rings;
     if (error.ok()) error = LoadKeyRings(running, &rings);
-    hooks_.post([this, asked, error, source, rings = std::move(rings)] {
+    hooks_.post([this, asked, error, source, rings = std::move(rings),
+                 tls_files = RedisTlsFiles(running.redis)] {
       is_reading_ = false;
       std::string document;
       const Error taken = error.ok() ? Reload(*source, &document) : error;
+      if (taken.ok()) TellTlsFiles(tls_files, &document);
       if (taken.ok()) TakeRings(rings, &document);
       for (const Done& done : *asked) done(taken, document);
       if (!awaiting_.empty()) ReadForAll();
@@ -337,6 +340,19 @@ Error LiveConfig::Reload(const ConfigSource& source, std::string* document) {
                    {"needs_restart", std::move(needs_restart)}}
                   .dump();
   return {};
+}
+
+// The tiers read them for themselves, at this reload and for each new connection.
+void LiveConfig::TellTlsFiles(std::vector<RedisTlsFile> files, std::string* document) {
+  json rows = json::array();
+  for (size_t i = 0; i < files.size(); ++i) {
+    if (files[i].stamp == tls_files_[i].stamp) continue;
+    rows.push_back({{"key", files[i].key}, {"file", files[i].path}});
+  }
+  tls_files_ = std::move(files);
+  json told = json::parse(*document);
+  told["tls_files_taken"] = std::move(rows);
+  *document = told.dump();
 }
 
 // Also those that are as they were: whatever could not be wrapped under them is tried again.

@@ -19,6 +19,7 @@
 
 #include "daemon/config/config.h"
 #include "daemon/config/config_resolve.h"
+#include "daemon/shell/domain_redis.h"
 #include "terrace/error.h"
 #include "terrace/protocol_admin.h"
 #include "tiers/crypto/key_ring.h"
@@ -47,8 +48,8 @@ class LiveConfig {
   struct Hooks {
     // The live keys of the configuration in effect have changed.
     std::function<void()> apply;
-    // The file was reloaded, and so were the keys that it names; by domain, null: none. May be
-    // empty.
+    // The file was reloaded, and so were the keys that it names; by domain, null: none. What other
+    // files hold may have changed, too. May be empty.
     std::function<void(const KeyRings& rings)> take_rings;
     // Runs its argument as a turn of the store thread, later. Any thread.
     std::function<void(std::function<void()> work)> post;
@@ -74,11 +75,13 @@ class LiveConfig {
   // As if the file had these live values. Nothing is taken if that cannot be.
   Error Take(DaemonConfig wanted, uint64_t file_slab_bytes);
   void TakeRings(KeyRings rings, std::string* document);
+  void TellTlsFiles(std::vector<RedisTlsFile> files, std::string* document);
   std::string Origin(const std::string& key, const std::string& value) const;
 
   ConfigSource source_;
   DaemonConfig& config_;
-  KeyRings rings_;       // in effect
+  KeyRings rings_;                       // in effect
+  std::vector<RedisTlsFile> tls_files_;  // as the last reload, or the start, found them
   DaemonConfig wanted_;  // the same before it was resolved, of its domains at least the names
   const Hooks hooks_;
   std::map<std::string, uint32_t> lines_;  // of the file that is in effect

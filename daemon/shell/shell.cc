@@ -101,7 +101,7 @@ struct Shell::State {
                  const std::string& why);
   void OpenMetrics(int passed_fd);
   void Stop(const char* reason);
-  bool CloseNvme();
+  bool CloseTiers();
 
   DaemonConfig config;         // live keys of it: Administration
   ConfigSource config_source;  // until Administration has it
@@ -152,8 +152,8 @@ struct Shell::State {
 Shell::Shell(DaemonConfig config, ConfigSource source)
     : state_(std::make_unique<State>(std::move(config), std::move(source))) {}
 
-// Other threads stop before what they touch goes.
-Shell::~Shell() {
+Shell::~Shell() {  // other threads stop before what they touch goes
+  (void)StopRedis(state_->redis);
   if (state_->offload != nullptr) state_->offload->Stop();
 }
 
@@ -251,7 +251,7 @@ Status Shell::State::LoadSecrets(std::string* why) {
 
 void Shell::State::TakeRings(const KeyRings& now) {
   for (size_t i = 0; i < now.size(); ++i) {
-    if (now[i] != nullptr && !redis.empty()) redis[i]->SetRing(now[i]);
+    if (!redis.empty()) redis[i]->OnReload(now[i]);
     if (now[i] != nullptr && !nvme.empty()) nvme[i]->SetRing(now[i], *group_files);
   }
 }
@@ -657,11 +657,11 @@ bool Shell::Run() {
   state.Housekeep();
   state.Turn("start", [] {});
   state.loop.run();
-  return state.CloseNvme();
+  return state.CloseTiers();
 }
 
-bool Shell::State::CloseNvme() {
-  CloseRedis(redis, *store, loop, config.redis.drain_ms);
+bool Shell::State::CloseTiers() {
+  const bool has_redis_ended = CloseRedis(redis, *store, loop, config.redis.drain_ms);
   store->StopScrub();
   const uint64_t end_us = clock.NowUs() + kDrainUs;
   const auto has_arrived = [this] {
@@ -685,7 +685,7 @@ bool Shell::State::CloseNvme() {
     Log(LogLevel::kError, "a disk hangs: ending as after a kill",
         {{"remedy", "see whether the drive or its file system hangs"}});
   }
-  return has_ended;
+  return has_ended && has_redis_ended;
 }
 
 void Shell::State::Stop(const char* reason) {

@@ -25,8 +25,8 @@ class Shell {
   // Takes everything the daemon needs, or says in one sentence what is missing.
   Status Start(std::string* why);
   // Serves until SIGTERM or SIGINT. REQUIRES: Start was kOk.
-  // False if a disk hangs in a thread that cannot be ended: leave the process by _Exit, as kill -9
-  // would, and destroy nothing.
+  // False if a disk, or what Redis's thread waits for, hangs in a thread that cannot be ended:
+  // leave the process by _Exit, as kill -9 would, and destroy nothing.
   [[nodiscard]] bool Run();
 
  private:

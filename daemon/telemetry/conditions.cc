@@ -139,17 +139,24 @@ void AddTier(const DomainFigures::LowerTierStats& tier, Troubles* troubles) {
       troubles);
 }
 
+std::string RemedyOfAway(const SharedTierStats& redis) {
+  if (redis.is_tls_refused) {
+    return redis.tls_trouble.empty()
+               ? "See redis.tls_ca_file, redis.tls_certificate_file and redis.tls_key_file, which "
+                 "are read again once they change, or the server's certificate"
+               : "Files that have changed are not in use: redis." + redis.tls_trouble;
+  }
+  return redis.is_refused ? "See redis.credentials_file, which is read again at each login, or the "
+                            "server's ACL"
+                          : "See the server, the network, and IPAddressAllow= of the unit; it is "
+                            "tried again by itself";
+}
+
 void AddShared(const SharedTierStats& redis, Troubles* troubles) {
   if (!redis.is_ready) {
     const std::string why = redis.trouble.empty() ? "no server has answered yet" : redis.trouble;
     Add(Condition::kRedisAway,
-        "redis is away: " + why + "; what it has are misses. " +
-            (redis.is_refused
-                 ? "See redis.credentials_file, which is read again at each login, or the "
-                   "server's ACL"
-                 : "See the server, the network, and IPAddressAllow= of the unit; it is tried "
-                   "again by itself"),
-        troubles);
+        "redis is away: " + why + "; what it has are misses. " + RemedyOfAway(redis), troubles);
   } else if (!redis.write_trouble.empty()) {
     Add(Condition::kRedisNoWrites,
         "redis takes no writes: " + redis.write_trouble + "; what it has is served. " +

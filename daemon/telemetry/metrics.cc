@@ -211,6 +211,8 @@ json SharedDocument(const DomainStats::SharedStats& shared) {
   const SharedTierStats& tier = shared.tier;
   return {{"is_ready", tier.is_ready},
           {"is_refused", tier.is_refused},
+          {"is_tls_refused", tier.is_tls_refused},
+          {"tls_trouble", tier.tls_trouble},
           {"trouble", tier.trouble},
           {"write_trouble", tier.write_trouble},
           {"connections", tier.connections},

@@ -69,7 +69,7 @@ class TierRunner final : public SharedTierListener {
                          &why));
     while (!tier_->stats().is_ready) Turn();
   }
-  ~TierRunner() { tier_->Stop(); }
+  ~TierRunner() { tier_.reset(); }  // before what it writes to
 
   double Store(std::vector<std::vector<std::byte>>& slots, size_t count, uint64_t series) {
     return Run(slots, count, [&](size_t i, std::span<std::byte> slot) {

@@ -92,7 +92,7 @@ RedisRig::RedisRig(RedisTier::Options options) : posted_(std::make_shared<Posted
 
 // What was posted and never ran holds the tier, which holds where it was posted to.
 RedisRig::~RedisRig() {
-  tier_->Stop();
+  tier_.reset();
   posted_->calls.clear();
 }
 

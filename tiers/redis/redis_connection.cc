@@ -124,10 +124,8 @@ void RedisConnection::Shake() {
       WaitWritable();
       return;
     case Outcome::kEnded:
-      Close(Status(StatusCode::kIo, "a Redis server hung up", ECONNRESET));
-      return;
     case Outcome::kFailed:
-      Close(result.status);
+      CloseFailed(result, ECONNRESET);
       return;
   }
 }
@@ -209,6 +207,12 @@ void RedisConnection::Admit() {
 }
 
 void RedisConnection::Close(Status status) { CloseWith(status, {.status = status}); }
+
+void RedisConnection::CloseFailed(const RedisStreamResult& result, int error_of_end) {
+  is_tls_refused_ = result.status.code() == StatusCode::kUnsupported;
+  Close(result.status.ok() ? Status(StatusCode::kIo, "a Redis server hung up", error_of_end)
+                           : result.status);
+}
 
 // `first` answers what an answer is due to.
 void RedisConnection::CloseWith(Status status, const RedisAnswer& first) {
@@ -329,8 +333,7 @@ bool RedisConnection::WriteSome() {
       case Outcome::kWantsRead:  // a renegotiation, which is refused
       case Outcome::kEnded:
       case Outcome::kFailed:
-        Close(result.status.ok() ? Status(StatusCode::kIo, "a Redis server hung up", EPIPE)
-                                 : result.status);
+        CloseFailed(result, EPIPE);
         return false;
     }
   }
@@ -389,8 +392,7 @@ bool RedisConnection::ReadSome() {
         return true;
       case Outcome::kEnded:
       case Outcome::kFailed:
-        Close(result.status.ok() ? Status(StatusCode::kIo, "a Redis server hung up", ECONNRESET)
-                                 : result.status);
+        CloseFailed(result, ECONNRESET);
         return false;
     }
     turn_bytes += result.count_bytes;

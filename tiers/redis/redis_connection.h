@@ -74,8 +74,8 @@ class RedisConnection final : public RedisReplySink {
   struct Options {
     asio::io_context* loop = nullptr;
     RedisEndpoint endpoint;
-    std::string credentials_file;   // empty: no login
-    const RedisTls* tls = nullptr;  // none: plain
+    std::string credentials_file;  // empty: no login
+    RedisTls* tls = nullptr;       // none: plain
     // Never there. Given a time to live at login, so that a user who may not is refused there.
     // Empty: not.
     std::string permission_key;
@@ -96,6 +96,8 @@ class RedisConnection final : public RedisReplySink {
   void Close(Status status);
 
   bool is_ready() const { return phase_ == Phase::kReady; }
+  // Of one that is closed: for certificates' sake.
+  bool is_tls_refused() const { return is_tls_refused_; }
   // PEXPIRE … NX: of servers from 7 on. Known once ready.
   bool knows_expire_nx() const { return knows_expire_nx_; }
   // What an answer to a request sent now would wait for.
@@ -118,6 +120,8 @@ class RedisConnection final : public RedisReplySink {
   };
 
   void CloseWith(Status status, const RedisAnswer& first);
+  // Of a stream that goes no further.
+  void CloseFailed(const RedisStreamResult& result, int error_of_end);
   void Resolve();
   void Connect(const asio::generic::stream_protocol::endpoint& address);
   void OnConnected();
@@ -156,6 +160,7 @@ class RedisConnection final : public RedisReplySink {
   uint64_t waiting_bytes_ = 0;
   uint32_t login_answers_due_ = 0;
   bool knows_expire_nx_ = true;
+  bool is_tls_refused_ = false;
   bool is_flush_posted_ = false;
   bool is_waiting_readable_ = false, is_waiting_writable_ = false, is_watching_ = false;
   uint64_t watched_us_ = 0;  // what the timer is set for

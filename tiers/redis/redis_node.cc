@@ -108,7 +108,7 @@ void RedisNode::ConnectMissing() {
 void RedisNode::OnReady(RedisConnection* connection) {
   knows_expire_nx_ = connection->knows_expire_nx();
   breaker_.OnSuccess();
-  is_refused_ = false;
+  is_refused_ = is_tls_refused_ = false;
   last_trouble_ = Status::Ok();
   if (!has_worked_) {
     has_worked_ = true;
@@ -127,7 +127,10 @@ void RedisNode::OnClosed(RedisConnection* connection, Status status) {
   if (is_closed_ || breaker_.state() == CircuitBreaker::State::kOpen) return;  // we closed it
   last_trouble_ = status;
   const bool is_hard = status.code() == StatusCode::kUnsupported;
-  if (is_hard) is_refused_ = true;
+  if (is_hard) {
+    is_refused_ = true;
+    is_tls_refused_ = connection->is_tls_refused();
+  }
   OnFailure(is_hard ? Failure::kHard : Failure::kSoft);
   options_.listener->OnNodeHealth(this);
 }
@@ -148,6 +151,7 @@ void RedisNode::OnFailure(Failure failure) {
 void RedisNode::OnAnswer(RedisRequest request, RedisAnswer answer) {
   if (IsHardRedisError(answer.error)) {
     is_refused_ = true;
+    is_tls_refused_ = false;
     last_trouble_ = StatusOfRedisError(answer.error);
     OnFailure(Failure::kHard);
   } else if (IsSoftRedisError(answer.error)) {

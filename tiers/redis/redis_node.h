@@ -64,6 +64,8 @@ class RedisNode final : public RedisConnectionListener {
   Status last_trouble() const { return last_trouble_; }
   // The server refuses us: an operator must act.
   bool is_refused() const { return is_refused_; }
+  // For certificates' sake, its or ours.
+  bool is_tls_refused() const { return is_tls_refused_; }
   // As its last login said.
   bool knows_expire_nx() const { return knows_expire_nx_; }
   const RedisEndpoint& endpoint() const { return options_.connection.endpoint; }
@@ -92,7 +94,7 @@ class RedisNode final : public RedisConnectionListener {
   Status last_trouble_;
   bool is_closed_ = false;
   bool has_worked_ = false;  // since the breaker opened last
-  bool is_refused_ = false;
+  bool is_refused_ = false, is_tls_refused_ = false;
   bool knows_expire_nx_ = true;
   bool is_retry_set_ = false;
 };

@@ -57,6 +57,7 @@ RedisServersStats RedisServers::stats() const {
       const RedisNodeCounts counts = node->counts();
       stats.is_ready |= nodes == &nodes_ && node->is_ready();
       stats.is_refused |= node->is_refused();
+      stats.is_tls_refused |= node->is_tls_refused();
       stats.counts.connections += counts.connections;
       stats.counts.attempts += counts.attempts;
       stats.counts.connections_lost += counts.connections_lost;

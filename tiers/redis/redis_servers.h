@@ -23,7 +23,7 @@ inline constexpr uint32_t kRedisRedirectsMax = 3;
 
 struct RedisServersStats {
   bool is_ready = false;
-  bool is_refused = false;
+  bool is_refused = false, is_tls_refused = false;
   RedisNodeCounts counts;
   Status last_trouble;
 };

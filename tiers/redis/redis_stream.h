@@ -11,6 +11,8 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "terrace/status.h"
 
@@ -20,7 +22,7 @@ struct RedisStreamResult {
   enum class Outcome : uint8_t { kMoved, kWantsRead, kWantsWrite, kEnded, kFailed };
   Outcome outcome = Outcome::kFailed;
   uint64_t count_bytes = 0;  // kMoved: at least 1, but 0 for a handshake
-  Status status;             // kFailed
+  Status status;             // kFailed. kUnsupported: TLS files are to be seen to
 };
 
 class RedisStream {
@@ -44,15 +46,25 @@ struct RedisTlsOptions {
   std::string server_name;  // what the server's certificate must name; empty: the endpoint's host
 };
 
+// By their keys in the configuration, without the section; those that are not set are left out.
+std::vector<std::pair<std::string, std::string>> RedisTlsFilesOf(const RedisTlsOptions& options);
+
 // What all TLS connections of a tier share: TLS 1.2 at least, the server's certificate verified and
-// its name compared.
+// its name compared. Certificates are replaced while it runs: files that have changed are read
+// again for each new connection, and those of before stay in use while the new ones cannot be used.
+//
+// THREADING: one thread at a time.
 class RedisTls {
  public:
-  // kInvalid: a file cannot be used; `*why` names it.
+  // kInvalid: a file cannot be used; `*why` names it, and the remedy.
   static Result<std::unique_ptr<RedisTls>> Open(const RedisTlsOptions& options, std::string* why);
   ~RedisTls();
 
-  std::unique_ptr<RedisStream> MakeStream(int fd, const std::string& host) const;
+  // Reads files again that have changed. Blocks as long as they do.
+  void Refresh();
+  // Why the files as they are now are not in use; empty: they are, as far as they have been read.
+  const std::string& trouble() const;
+  std::unique_ptr<RedisStream> MakeStream(int fd, const std::string& host);
 
  private:
   struct State;

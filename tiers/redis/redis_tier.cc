@@ -3,10 +3,12 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 #include <utility>
 
 #include "terrace/check.h"
+#include "tiers/disk/left_behind.h"
 #include "tiers/redis/redis_chunks.h"
 #include "tiers/redis/redis_tier_state.h"
 
@@ -17,6 +19,8 @@ using Answer = RedisTierAnswer;
 namespace {
 
 const Status kOwed(StatusCode::kUnsupported, "the Redis server is to erase the block first");
+// Of a tier that goes without having been stopped.
+constexpr uint64_t kUnwindUs = 10 * kUsPerSecond;
 
 }  // namespace
 
@@ -73,7 +77,10 @@ Result<std::unique_ptr<RedisTier>> RedisTier::Open(Options options, std::string*
   return std::unique_ptr<RedisTier>(new RedisTier(state));
 }
 
-RedisTier::~RedisTier() { Stop(); }
+RedisTier::~RedisTier() {
+  BeginStop();
+  (void)EndThread(kUnwindUs);
+}
 
 Status RedisTier::Fetch(TransferId transfer_id, const RedisBlockName& name,
                         std::span<std::byte> into) {
@@ -263,6 +270,14 @@ void RedisTier::SetRing(std::shared_ptr<const KeyRing> ring) {
   state_->Give([state = state_.get(), ring = std::move(ring)] { state->blocks->SetRing(ring); });
 }
 
+void RedisTier::ReadTlsFiles() {
+  if (!state_->options.is_tls || state_->is_stopped) return;
+  state_->Give([state = state_.get()] {
+    state->tls->Refresh();
+    state->PublishStats();
+  });
+}
+
 uint64_t RedisTier::fetches_locked() const {
   return state_->fetches_locked.load(std::memory_order_relaxed);
 }
@@ -302,7 +317,7 @@ SharedTierStats RedisTier::stats() const {
   return stats;
 }
 
-void RedisTier::Stop() {
+void RedisTier::BeginStop() {
   if (state_->is_stopped) return;
   state_->KeepChanges();
   state_->is_stopped = true;
@@ -313,9 +328,29 @@ void RedisTier::Stop() {
   state_->Give([state = state_.get()] {
     state->servers->Close(Status(StatusCode::kGone, "the Redis tier ends"));
     state->work.reset();
+    std::lock_guard lock(state->mutex);
+    state->end = RedisEnd::kResolverHangs;  // nothing else is waited for any more
   });
-  state_->thread.join();
-  state_->operations.clear();
+}
+
+// The loop returns once the C library's resolver has, which nobody can call off.
+RedisEnd RedisTier::EndThread(uint64_t within_us) {
+  TERRACE_CHECK(state_->is_stopped, "BeginStop comes before the end of the thread");
+  std::unique_lock lock(state_->mutex);
+  if (!state_->thread.joinable()) return state_->end;
+  const bool has_ended =
+      state_->has_ended.wait_for(lock, std::chrono::microseconds(within_us),
+                                 [this] { return state_->end == RedisEnd::kEnded; });
+  const RedisEnd end = state_->end;
+  lock.unlock();
+  if (has_ended) {
+    state_->thread.join();
+    state_->operations.clear();
+  } else {
+    state_->thread.detach();
+    LeaveBehind(state_);
+  }
+  return end;
 }
 
 }  // namespace terrace

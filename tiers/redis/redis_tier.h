@@ -4,10 +4,10 @@
 // once, every transfer ends by timeouts computed from its size, and while the server does not work
 // nothing is sent at all.
 //
-// THREADING: every method on the store thread; none blocks but Stop. Sockets, checksums and timers
-// live on the tier's own thread; answers come to the listener on the store thread, never from
-// inside a call.
-// OWNERSHIP: the memory of a transfer belongs to the tier until its answer, or until Stop returned.
+// THREADING: every method on the store thread; none blocks but EndThread. Sockets, checksums and
+// timers live on the tier's own thread; answers come to the listener on the store thread, never
+// from inside a call.
+// OWNERSHIP: the memory of a transfer belongs to the tier until its answer, or its end (RedisEnd).
 // The listener outlives the tier.
 // LIMITS: operations_max at a time, bytes_max of them; more is kBusy. kRedisGroupsMax groups whose
 // generation is remembered; of more the server is asked again. OwedErasures::kBlocksMax blocks
@@ -38,6 +38,13 @@ inline constexpr size_t kRedisGroupsMax = 4096;
 // So often a host hears of what others had forgotten, of a group that it uses.
 inline constexpr uint64_t kRedisAskAgainUs = 5 * kUsPerSecond;
 
+// What has become of a tier's thread.
+enum class RedisEnd : uint8_t {
+  kEnded,
+  kResolverHangs,  // of host names: all else is over, and no transfer's memory is touched any more
+  kFileHangs,      // one that a login reads: memory may still be touched
+};
+
 // Which generation of a group's blocks a host uses. is_owed: it is to rise, and no server knows
 // yet.
 struct GroupGeneration {
@@ -65,7 +72,7 @@ class RedisTier final : public SharedTier {
     std::string master_name;               // with Sentinels
     std::string credentials_file;          // empty: no login. Read again at every login.
     bool is_tls = false;
-    RedisTlsOptions tls;
+    RedisTlsOptions tls;  // the files are read again where they change
     RedisTimeouts timeouts;
     std::string prefix = "terrace";
     std::shared_ptr<const KeyRing> ring;  // none: blocks are stored as they are
@@ -113,6 +120,8 @@ class RedisTier final : public SharedTier {
   void Tick() override;
   // From now on its first key encrypts, and all of its keys decrypt. REQUIRES: Options::ring.
   void SetRing(std::shared_ptr<const KeyRing> ring);
+  // TLS files that have changed are read again now, as they are for each new connection.
+  void ReadTlsFiles();
   // Of those that were missed: encrypted under a key that the ring has not.
   uint64_t fetches_locked() const;
   // What was given to Options::keep is safe.
@@ -120,9 +129,11 @@ class RedisTier final : public SharedTier {
   uint64_t PredictReadUs(uint64_t length_bytes) const override;
   SharedTierStats stats() const override;
 
-  // Abandons what is under way: no answer comes any more, no memory is touched any more. Blocks no
-  // longer than the resolver of host names takes.
-  void Stop();
+  // Abandons what is under way: no answer comes any more.
+  void BeginStop();
+  // Waits for the thread. Of one that hangs for within_us everything that the tier owns is left
+  // behind (LeaveBehind); asked again, it says how far that one has come. REQUIRES: BeginStop.
+  [[nodiscard]] RedisEnd EndThread(uint64_t within_us);
 
  private:
   struct State;

@@ -485,6 +485,8 @@ void RedisTier::State::PublishStats() {
   std::lock_guard lock(mutex);
   shared_stats.is_ready = server.is_ready;
   shared_stats.is_refused = server.is_refused;
+  shared_stats.is_tls_refused = server.is_tls_refused;
+  shared_stats.tls_trouble = tls == nullptr ? "" : tls->trouble();
   shared_stats.trouble = server.last_trouble.ok() ? "" : server.last_trouble.what();
   shared_stats.is_full = blocks->write_refusal() == RedisError::kOutOfMemory;
   shared_stats.write_trouble = StatusOfRedisError(blocks->write_refusal()).what();
@@ -508,6 +510,9 @@ void RedisTier::State::PublishStats() {
 void RedisTier::State::Run() {
   servers->Start();
   loop.run();
+  std::lock_guard lock(mutex);
+  end = RedisEnd::kEnded;
+  has_ended.notify_all();
 }
 
 }  // namespace terrace

@@ -5,6 +5,7 @@
 #include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -158,6 +159,8 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
   std::vector<Answer> outbox;
   bool is_open = true;  // answers are still wanted
   SharedTierStats shared_stats;
+  RedisEnd end = RedisEnd::kFileHangs;  // what it would be if it were waited for no longer
+  std::condition_variable has_ended;
 
   std::thread thread;
 };

@@ -332,7 +332,8 @@ TEST(RedisTier, NothingComesAfterItsEnd) {
   rig.WaitUntilReady();
   std::vector<std::byte> into(1'000);
   ASSERT_TRUE(rig.tier().Fetch(1, RedisTestName(1, 0), into).ok());
-  rig.tier().Stop();
+  rig.tier().BeginStop();
+  EXPECT_EQ(rig.tier().EndThread(60 * kUsPerSecond), RedisEnd::kEnded);
   EXPECT_EQ(rig.tier().Fetch(2, RedisTestName(1, 0), into).code(), StatusCode::kUnsupported);
   rig.RunUntil([turns = 0]() mutable { return ++turns > 3; });
   EXPECT_TRUE(rig.fetched.empty());

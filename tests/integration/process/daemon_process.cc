@@ -82,6 +82,7 @@ void DaemonProcess::Start(const std::vector<std::string>& arguments,
                        surroundings.open_files_max};
     setrlimit(RLIMIT_NOFILE, &files);
   }
+  if (!surroundings.preloaded.empty()) setenv("LD_PRELOAD", surroundings.preloaded.c_str(), 1);
   if (surroundings.obeys_permissions) prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE);
   execv(argv[0], argv.data());
   _exit(127);

@@ -32,6 +32,7 @@ class DaemonProcess {
     uint64_t open_files_max = 0;     // the hard limit; 0: the test's
     bool obeys_permissions = false;  // even if the test runs as root
     bool has_fd_store = false;  // what earlier daemons of this test gave to keep is handed back
+    std::string preloaded;      // a library
   };
   // Starts terraced with `arguments`; standard error goes to a file. Does not wait.
   void Start(const std::vector<std::string>& arguments) { Start(arguments, Surroundings()); }

@@ -1,10 +1,8 @@
-// Where a key lives: Clusters whose slots move, masters that Sentinels name, servers behind TLS.
+// Where a key lives: Clusters whose slots move, masters that Sentinels name.
 #include <gtest/gtest.h>
 #include <hiredis/hiredis.h>
 
-#include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,7 +16,6 @@
 namespace terrace {
 namespace {
 
-using testing::FreePort;
 using testing::RawRedis;
 using testing::RedisCluster;
 using testing::RedisProcess;
@@ -212,89 +209,6 @@ TEST(RedisSentinel, AFailoverIsFollowed) {
     return rig.tier().stats().is_ready && rig.StoreNow(RedisTestName(2, 0), 2, kLengthBytes).ok();
   }));
   EXPECT_TRUE(rig.FetchNow(RedisTestName(1, 0), kLengthBytes).status.ok());
-}
-
-// ---- TLS ----
-
-class Authority {
- public:
-  explicit Authority(const std::string& directory) : directory_(directory) {
-    Run("req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 "
-        "-subj /CN=terrace-test-ca -keyout " +
-        File("ca.key") + " -out " + File("ca.crt"));
-    Run("req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=redis.test "
-        "-keyout " +
-        File("server.key") + " -out " + File("server.csr"));
-    Run("x509 -req -days 2 -in " + File("server.csr") + " -CA " + File("ca.crt") + " -CAkey " +
-        File("ca.key") + " -CAcreateserial -out " + File("server.crt"));
-  }
-  std::string File(const std::string& name) const { return directory_ + "/" + name; }
-
- private:
-  static void Run(const std::string& arguments) {
-    const std::string command = "openssl " + arguments + " >/dev/null 2>&1";
-    ASSERT_EQ(std::system(command.c_str()), 0) << command;
-  }
-  const std::string directory_;
-};
-
-// PROMISE: T43 a wrong certificate, and how soon it is said
-TEST(RedisTls, TheNameMustBeTheCertificates) {
-  TERRACE_NEEDS_REDIS();
-  if (testing::FindProgram("openssl").empty()) {
-    GTEST_SKIP() << "SKIPPED: the openssl program is not installed";
-  }
-  char directory[] = "/tmp/terrace_tls_XXXXXX";
-  ASSERT_NE(mkdtemp(directory), nullptr);
-  const Authority authority(directory);
-  const uint16_t port = FreePort();
-  RedisProcess server(
-      {.arguments = {"--tls-port", std::to_string(port), "--tls-cert-file",
-                     authority.File("server.crt"), "--tls-key-file", authority.File("server.key"),
-                     "--tls-ca-cert-file", authority.File("ca.crt"), "--tls-auth-clients", "no"}});
-  const auto options_with = [&](const std::string& ca, const std::string& name) {
-    RedisTier::Options options = RedisRig::Options({.host = "127.0.0.1", .port = port});
-    options.is_tls = true;
-    options.tls = {.ca_file = ca, .server_name = name};
-    return options;
-  };
-  {
-    RedisRig rig(options_with(authority.File("ca.crt"), "redis.test"));
-    rig.WaitUntilReady();
-    for (uint64_t chain = 0; chain < 8; ++chain) {
-      ASSERT_TRUE(rig.StoreNow(RedisTestName(chain, 0), 1, 3'000'000).ok());
-      const RedisRig::Fetched fetched = rig.FetchNow(RedisTestName(chain, 0), 3'000'000);
-      EXPECT_TRUE(fetched.status.ok());
-      EXPECT_TRUE(RedisRig::IsTrue(fetched, RedisTestName(chain, 0), 3'000'000));
-    }
-  }
-  for (const char* const name : {"other.test", ""}) {
-    // A person must act: it is said within a second, on a machine that is left alone for one of
-    // five.
-    const auto seconds_until_said = [&](RedisRig* rig) {
-      const auto began = std::chrono::steady_clock::now();
-      EXPECT_TRUE(rig->RunUntil([&] { return rig->tier().stats().is_refused; })) << name;
-      return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-    };
-    RedisRig rig(options_with(authority.File("ca.crt"), name));
-    double least_s = seconds_until_said(&rig);
-    for (int i = 0; i < 4 && least_s > 1.0; ++i) {
-      RedisRig other(options_with(authority.File("ca.crt"), name));
-      least_s = std::min(least_s, seconds_until_said(&other));
-    }
-    EXPECT_LE(least_s, 1.0) << name;
-    const uint64_t first = rig.tier().stats().connection_attempts;
-    const auto began = std::chrono::steady_clock::now();
-    ASSERT_TRUE(rig.RunUntil([&] { return rig.tier().stats().connection_attempts >= first + 3; }));
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
-    EXPECT_LE(3 / took.count(), 10.0) << "attempts a second";
-    EXPECT_FALSE(rig.tier().stats().is_ready);
-    EXPECT_NE(rig.tier().stats().trouble.find("certificate"), std::string::npos);
-  }
-  RedisRig rig(options_with("", "redis.test"));
-  ASSERT_TRUE(rig.RunUntil([&] { return rig.tier().stats().is_refused; })) << "a foreign authority";
-  const std::string removed = std::string("rm -r ") + directory;
-  EXPECT_EQ(std::system(removed.c_str()), 0);
 }
 
 }  // namespace

@@ -128,9 +128,13 @@ std::optional<Finding> CheckShared(const Subject& subject) {
   finding.level = FindingLevel::kProblem;
   finding.found = fmt::format("away: {}", stats.Text("redis.trouble"));
   finding.meaning = "What other hosts stored is a miss until it is back.";
-  finding.remedy = stats.Text("redis.is_refused") == "true"
-                       ? "the login: [redis] credentials_file, or the server's ACL"
-                       : "the server, the network, or IPAddressAllow= of the unit";
+  if (stats.Text("redis.is_tls_refused") == "true") {
+    finding.remedy = "certificates: [redis] tls_ca_file, tls_certificate_file, or the server's";
+  } else if (stats.Text("redis.is_refused") == "true") {
+    finding.remedy = "the login: [redis] credentials_file, or the server's ACL";
+  } else {
+    finding.remedy = "the server, the network, or IPAddressAllow= of the unit";
+  }
   return finding;
 }
 

@@ -44,6 +44,15 @@ std::string ShowKeys(const json& rows) {
   return text;
 }
 
+std::string ShowTlsFiles(const json& rows) {
+  std::string text;
+  for (const json& row : rows) {
+    text += fmt::format("{} was read again: new connections to Redis use {}\n", Shown(row["key"]),
+                        Shown(row["file"]));
+  }
+  return text;
+}
+
 class ConfigVerb : public Verb {
  protected:
   Arguments Add(Arguments& parent, const std::string& name, const std::string& description) {
@@ -137,11 +146,13 @@ class ConfigReloadVerb : public ConfigVerb {
       const json& changed = document["changed"];
       const json& waiting = document["needs_restart"];
       const json keys = document.value("keys_taken", json::array());
-      std::string text = fmt::format(
-          "{} is in effect{}\n", Shown(document["file"]),
-          !changed.empty() ? "; changed:"
-                           : (keys.empty() ? ": nothing that is live has changed" : ""));
-      text += ShowChanges(changed, "from", "to") + ShowKeys(keys);
+      const json tls_files = document.value("tls_files_taken", json::array());
+      const bool is_same = changed.empty() && keys.empty() && tls_files.empty();
+      std::string text = fmt::format("{} is in effect{}\n", Shown(document["file"]),
+                                     !changed.empty() ? "; changed:"
+                                     : is_same        ? ": nothing that is live has changed"
+                                                      : "");
+      text += ShowChanges(changed, "from", "to") + ShowKeys(keys) + ShowTlsFiles(tls_files);
       if (!waiting.empty()) {
         text += "needs a restart (systemctl restart terraced):\n" +
                 ShowChanges(waiting, "running", "file");

@@ -159,6 +159,20 @@ TEST(Conditions, RedisThatRefusesTheLoginSaysWhereThatIs) {
   EXPECT_EQ(ConditionsOf(figures).size(), 1u) << "who is away takes no writes";
 }
 
+TEST(Conditions, RedisBehindWrongCertificatesNamesTheFiles) {
+  DomainFigures figures = Well();
+  SharedTierStats& tier = figures.shared->tier;
+  tier.is_ready = false;
+  tier.is_refused = tier.is_tls_refused = true;
+  tier.trouble = "a Redis server's certificate does not verify";
+  EXPECT_THAT(
+      OnlySentence(figures),
+      AllOf(HasSubstr("does not verify"), HasSubstr("redis.tls_ca_file"),
+            HasSubstr("redis.tls_certificate_file"), testing::Not(HasSubstr("credentials_file"))));
+  tier.tls_trouble = "tls_key_file /k.pem: no private key in PEM";
+  EXPECT_THAT(OnlySentence(figures), HasSubstr("redis.tls_key_file /k.pem: no private key"));
+}
+
 TEST(Conditions, MemoryOfAPredecessorsClientsCountsAsFenced) {
   DomainFigures figures = Well();
   figures.fenced_bytes = figures.inherited_bytes = 4 * kMiB;
