@@ -176,9 +176,11 @@ Status Fsck::Lock(std::string* why) {
 
 void Fsck::LookAtGroups() {
   std::vector<std::string> notes;
-  for (SpaceGroupSpec& spec :
-       LoadGroupFiles(options_.directories[0] + "/groups", options_.secret, &notes)) {
-    groups_.emplace(spec.Id(), std::move(spec));
+  // Of all paths, as the daemon does: they may have come in another order.
+  for (const std::string& directory : options_.directories) {
+    for (SpaceGroupSpec& spec : LoadGroupFiles(directory + "/groups", options_.secret, &notes)) {
+      groups_.emplace(spec.Id(), std::move(spec));
+    }
   }
   for (std::string& note : notes) Note(FsckProblemKind::kGroupUnreadable, std::move(note));
   const CatalogDb::Opened opened = CatalogDb::OpenToLook(catalog_options());

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -211,6 +212,16 @@ TEST_F(FsckTest, BlocksOfUnknownGroupsAreFoundAndFreed) {
   EXPECT_EQ(CountOf(report, Kind::kEntryUnknownGroup), kBlocks);
   EXPECT_EQ(Repair().repaired, kBlocks);
   ExpectCatalogGives(0);
+}
+
+// As the daemon, which copies group files from path to path.
+TEST_F(FsckTest, GroupFilesOfEveryPathAreSeen) {
+  LeaveBlocks(Ending::kKill);
+  std::ranges::reverse(directories_);
+  const FsckReport report = Repair(FsckPayloads::kVerify);
+  EXPECT_EQ(report.groups, 1u);
+  EXPECT_EQ(report.problem_count(), 0u) << report.problems[0].what;
+  EXPECT_EQ(report.payloads_verified, kBlocks);
 }
 
 TEST_F(FsckTest, CatalogThatDisagreesWithTheTablesIsFoundAndWrittenAnew) {
