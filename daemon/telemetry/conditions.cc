@@ -69,6 +69,30 @@ Trouble TroubleOf(const DriveTrouble& drive) {
   return {.condition = Condition::kDriveFull, .sentence = FullSentence(drive), .drive = drive};
 }
 
+void AddGroupFiles(const GroupFilesTrouble& files, Troubles* troubles) {
+  if (files.groups_not_kept > 0) {
+    Add(Condition::kGroupsNotKept,
+        "files of " + std::to_string(files.groups_not_kept) + " groups cannot be written to " +
+            files.directory + ", or their keys beside it: " + files.why_not_kept +
+            "; none of their blocks go to a drive meanwhile, and the next start does not find "
+            "those "
+            "that lie there. Mend that (space, permissions, the mount, encryption_keys_file): it "
+            "is "
+            "tried again each second",
+        troubles);
+  }
+  if (files.keys_not_erased > 0) {
+    Add(Condition::kKeysNotErased,
+        "the keys of " + std::to_string(files.keys_not_erased) +
+            " groups are destroyed in memory and not on the drive, in keys/ beside " +
+            files.directory + ": " + files.why_not_erased +
+            "; whoever has the drive and the keys file can read those groups' blocks, and no "
+            "erasure of the domain is answered. See that their files can be written and removed "
+            "(permissions, lsattr, mount); it is tried again each second",
+        troubles);
+  }
+}
+
 void AddTier(const DomainFigures::LowerTierStats& tier, Troubles* troubles) {
   const std::string name(kTierNames[static_cast<size_t>(tier.kind)]);
   bool is_told = false;
@@ -194,6 +218,7 @@ std::vector<Trouble> TroublesOf(const DomainFigures& domain,
         std::string("the domain is being drained: it takes nothing new") + kResume, &troubles);
   }
   for (const DomainFigures::LowerTierStats& tier : domain.lower_tiers) AddTier(tier, &troubles);
+  AddGroupFiles(domain.group_files, &troubles);
   if (domain.shared) AddShared(domain.shared->tier, &troubles);
   AddFenced(domain, &troubles);
   AddRefuted(domain, &troubles);

@@ -44,6 +44,8 @@ std::string RemedyOf(const std::vector<std::string>& conditions) {
       {"slabs_left_alone", "journalctl -u terraced | grep 'nvme note'; secret_file"},
       {"tier_above_limit", "terrace quota says how much is left to go"},
       {"blocks_too_large", "nvme.slab_bytes, and a restart"},
+      {"groups_not_kept", "df, ls -ld and findmnt, for the first of nvme.paths"},
+      {"keys_not_erased", "ls -l, lsattr and findmnt, for keys/ of the domain's directory"},
       {"redis_away", "the server, its login, the network"},
       {"redis_no_writes", "redis-cli config get maxmemory-policy"},
       {"fenced_memory", "terrace status: sessions that are gone or silent"},

@@ -82,6 +82,8 @@ const std::map<Condition, std::function<void(DomainFigures*)>> kCauses = {
      [](DomainFigures* f) { f->lower_tiers[0].stats.share.above_bytes = 1; }},
     {Condition::kBlocksTooLarge,
      [](DomainFigures* f) { f->lower_tiers[0].stats.too_large_bytes = 1; }},
+    {Condition::kGroupsNotKept, [](DomainFigures* f) { f->group_files.groups_not_kept = 1; }},
+    {Condition::kKeysNotErased, [](DomainFigures* f) { f->group_files.keys_not_erased = 1; }},
     {Condition::kRedisAway, [](DomainFigures* f) { f->shared->tier.is_ready = false; }},
     {Condition::kRedisNoWrites,
      [](DomainFigures* f) {
@@ -188,6 +190,22 @@ TEST(Conditions, AShrinkSaysHowFarItIs) {
               AllOf(HasSubstr("files take 12582912 bytes, 8388608 more than it may"),
                     HasSubstr("nvme.capacity_bytes or nvme_max_bytes was lowered"),
                     HasSubstr("4194304 bytes of them now")));
+}
+
+TEST(Conditions, WhatCannotBeWrittenOrErasedOfGroupsSaysWhereAndWhy) {
+  DomainFigures figures = Well();
+  figures.group_files = {.directory = "/mnt/a/chat/groups",
+                         .groups_not_kept = 2,
+                         .why_not_kept = "cannot create it (No space left on device)"};
+  EXPECT_THAT(OnlySentence(figures),
+              AllOf(HasSubstr("files of 2 groups"), HasSubstr("to /mnt/a/chat/groups"),
+                    HasSubstr("No space left on device")));
+  figures.group_files = {.directory = "/mnt/a/chat/groups",
+                         .keys_not_erased = 1,
+                         .why_not_erased = "cannot open it (Read-only file system)"};
+  EXPECT_THAT(OnlySentence(figures),
+              AllOf(HasSubstr("keys of 1 groups"), HasSubstr("keys/ beside /mnt/a/chat/groups"),
+                    HasSubstr("Read-only file system")));
 }
 
 TEST(Conditions, TheManualNamesEach) {
