@@ -65,6 +65,7 @@ struct TierStats {
   uint64_t too_large_bytes = 0;    // of the largest block that was asked for and fits no slab
   uint64_t catalog_memory_bytes = 0;
   uint64_t left_alone_bytes = 0;  // of slab files that are not this domain's, or not whole
+  uint64_t ungrouped_bytes = 0;   // of those: of blocks whose groups nobody knows
   bool is_healthy = true;         // false: switched off, and trying to come back
   ShareStats share;               // of a tier that domains share; max_bytes 0: it is none
 };

@@ -41,7 +41,7 @@ std::string RemedyOf(const std::vector<std::string>& conditions) {
       {"drive_full", "df, for the drive; nvme.capacity_bytes"},
       {"drive_not_mounted", "findmnt, and mount the drive"},
       {"drive_loses_places", "sudo terrace fsck --online --repair"},
-      {"slabs_left_alone", "journalctl -u terraced | grep 'nvme note'; secret_file"},
+      {"slabs_left_alone", "journalctl -u terraced | grep 'nvme note'; secret_file; nvme.paths"},
       {"tier_above_limit", "terrace quota says how much is left to go"},
       {"blocks_too_large", "nvme.slab_bytes, and a restart"},
       {"groups_not_kept", "df, ls -ld and findmnt, for the first of nvme.paths"},

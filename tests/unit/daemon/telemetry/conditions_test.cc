@@ -192,6 +192,22 @@ TEST(Conditions, AShrinkSaysHowFarItIs) {
                     HasSubstr("4194304 bytes of them now")));
 }
 
+// The drive is whole: nothing tells to repair or to replace it.
+TEST(Conditions, BlocksOfGroupsWithoutAFileAreLeftAloneAndTheDirectoryIsNamed) {
+  DomainFigures figures = Well();
+  figures.group_files.directory = "/mnt/a/chat/groups";
+  figures.lower_tiers[0].stats.left_alone_bytes = kGiB / 2;
+  figures.lower_tiers[0].stats.ungrouped_bytes = kGiB / 2;
+  EXPECT_THAT(ConditionsOf(figures), ElementsAre(Condition::kSlabsLeftAlone));
+  EXPECT_THAT(OnlySentence(figures),
+              AllOf(HasSubstr("536870912 bytes"), HasSubstr("no file in /mnt/a/chat/groups"),
+                    HasSubstr("Bring back the path of nvme.paths"),
+                    testing::Not(HasSubstr("secret_file"))));
+  figures.lower_tiers[0].stats.left_alone_bytes += 1;
+  EXPECT_THAT(ConditionsOf(figures),
+              ElementsAre(Condition::kSlabsLeftAlone, Condition::kSlabsLeftAlone));
+}
+
 TEST(Conditions, WhatCannotBeWrittenOrErasedOfGroupsSaysWhereAndWhy) {
   DomainFigures figures = Well();
   figures.group_files = {.directory = "/mnt/a/chat/groups",
