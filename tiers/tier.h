@@ -70,6 +70,7 @@ struct TierStats {
   uint64_t fds_max = 0, fds_wanted = 0;
   uint64_t catalog_memory_bytes = 0;
   uint64_t left_alone_bytes = 0;  // of slab files that are not this domain's, or not whole
+  uint64_t ungrouped_bytes = 0;   // of those: of blocks whose groups nobody knows
   bool is_healthy = true;         // false: switched off, and trying to come back
   ShareStats share;               // of a tier that domains share; max_bytes 0: it is none
 };

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "daemon/block/domain_options.h"
+#include "daemon/block/group_files_trouble.h"
 #include "daemon/block/session_quota.h"
 #include "daemon/block/store_listener.h"
 #include "daemon/policy/histogram.h"
@@ -102,6 +103,7 @@ struct DomainFigures : DomainCounters {
     std::vector<DriveTrouble> troubles = {};       // of its drives that are off or full
   };
   std::vector<LowerTierStats> lower_tiers;
+  GroupFilesTrouble group_files;
   struct SharedStats {
     SharedTierStats tier;
     uint64_t queued_blocks = 0, queued_bytes = 0, queue_bytes_max = 0;

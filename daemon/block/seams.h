@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "daemon/block/group_files_trouble.h"
 #include "terrace/block_key.h"
 #include "terrace/space.h"
 #include "terrace/status.h"
@@ -87,6 +88,8 @@ class GroupFiles {
   // What was kept, or inherited, somebody has removed, and it is not there again yet. After it has
   // become so, Store::OnGroupFilesChanged follows.
   virtual bool IsLost(uint32_t /*domain_index*/, const GroupId& /*id*/) const { return false; }
+  // What it takes grows with what could not be written.
+  virtual GroupFilesTrouble TroubleOf(uint32_t /*domain_index*/) const { return {}; }
 };
 
 }  // namespace terrace

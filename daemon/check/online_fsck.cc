@@ -33,25 +33,28 @@ bool IsSame(const SlabEntry& entry, const BlockRecord& record) {
 
 }  // namespace
 
-// Of the entries of slots that nobody has: whether the group of each has a file. Reads directories.
+// Of the entries of slots that nobody has: whether the group of each has a file, on any path. Reads
+// directories.
 class OnlineFsck::GroupFiles {
  public:
-  GroupFiles(SlabView slab, DomainSecret secret, std::string directory)
-      : slab_(slab), secret_(secret), directory_(std::move(directory)) {}
+  GroupFiles(SlabView slab, DomainSecret secret, std::vector<std::string> directories)
+      : slab_(slab), secret_(secret), directories_(std::move(directories)) {}
   bool HasOne(const Catalog::Looked& looked) const {
     SlabEntry entry;
     const Status decoded =
         DecodeEntry(slab_.geometry, slab_.uuid, looked.name.slot, looked.entry, secret_, &entry);
     if (!decoded.ok() || entry.state != SlabEntryState::kUsed) return false;
     const std::string name = ToHex(entry.group) + std::string(kGroupFileSuffix);
-    std::error_code error;
-    return std::filesystem::exists(std::filesystem::path(directory_) / name, error);
+    return std::ranges::any_of(directories_, [&](const std::string& directory) {
+      std::error_code error;
+      return std::filesystem::exists(std::filesystem::path(directory) / "groups" / name, error);
+    });
   }
 
  private:
   const SlabView slab_;
   const DomainSecret secret_;
-  const std::string directory_;
+  const std::vector<std::string> directories_;
 };
 
 struct OnlineFsck::Slot {
@@ -207,7 +210,7 @@ void OnlineFsck::Look() {
   for (const uint32_t i : q.looked_at) {
     is_quarantined.push_back(q.slots[i].before.state == SlabEntryState::kQuarantined ? 1 : 0);
   }
-  const GroupFiles files(q.slab, options_.secret, options_.groups_directory);
+  const GroupFiles files(q.slab, options_.secret, options_.directories);
   const auto looked = [this, number = q.number, post = options_.post, files,
                        is_quarantined = std::move(is_quarantined)](Catalog::Look look) {
     std::vector<uint8_t> has_files(look.slots.size());
@@ -394,6 +397,7 @@ bool OnlineFsck::Repair(const Slot& slot) {
     if (difference.kind == FsckProblemKind::kTableUnreadable) return false;
     is_of_catalog_only &= difference.kind == FsckProblemKind::kCatalogDiffers ||
                           difference.kind == FsckProblemKind::kCatalogLacks ||
+                          difference.kind == FsckProblemKind::kEntryUnknownGroup ||
                           difference.kind == FsckProblemKind::kCatalogStray;
   }
   if (HasLeft(slot)) return true;  // with another member's bytes
@@ -457,7 +461,10 @@ void OnlineFsck::EndTrial() {
       continue;
     }
     const bool is_repaired = Repair(slot);
-    for (Slot::Difference& difference : slot.differences) difference.is_repaired = is_repaired;
+    for (Slot::Difference& difference : slot.differences) {
+      const bool is_left = difference.kind == FsckProblemKind::kEntryUnknownGroup;
+      difference.is_repaired = is_repaired && !is_left;
+    }
   }
   std::string text = DocumentOf();
   Answer(Status::Ok(), std::move(text));

@@ -11,7 +11,8 @@
 //                ▲──────────────── what differs, once more ◄──────────────────────────┘
 //                                  ─► bytes, by the store's Scrubber ─► repair ─► answer
 //
-// A quarantined slot is tried: written, and read back. What the drive keeps is free again.
+// A quarantined slot is tried: written, and read back. What the drive keeps is free again. Entries
+// of groups without a file stay: they may be whole, and the file come back.
 //
 // THREADING: store thread. LIMITS: one question at a time; kFsckSlotsMax slots.
 #pragma once
@@ -36,8 +37,7 @@ class OnlineFsck {
   struct Options {
     uint32_t domain_index = 0;
     DomainSecret secret{};
-    std::vector<std::string> directories;  // of slabs, one a disk
-    std::string groups_directory;
+    std::vector<std::string> directories;  // of slabs, one a disk, and of groups' files
     CopyChecks* copies = nullptr;
     NvmeTier* tier = nullptr;
     Catalog* catalog = nullptr;

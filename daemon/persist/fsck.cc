@@ -176,9 +176,11 @@ Status Fsck::Lock(std::string* why) {
 
 void Fsck::LookAtGroups() {
   std::vector<std::string> notes;
-  for (SpaceGroupSpec& spec :
-       LoadGroupFiles(options_.directories[0] + "/groups", options_.secret, &notes)) {
-    groups_.emplace(spec.Id(), std::move(spec));
+  // Of all paths, as the daemon does: they may have come in another order.
+  for (const std::string& directory : options_.directories) {
+    for (SpaceGroupSpec& spec : LoadGroupFiles(directory + "/groups", options_.secret, &notes)) {
+      groups_.emplace(spec.Id(), std::move(spec));
+    }
   }
   for (std::string& note : notes) Note(FsckProblemKind::kGroupUnreadable, std::move(note));
   const CatalogDb::Opened opened = CatalogDb::OpenToLook(catalog_options());
@@ -218,6 +220,10 @@ void Fsck::LookAtTables() {
     }
   }
   for (auto& [index, slab] : slabs_) LookAtTable(slab);
+  const uint64_t unknown = report_.counts[static_cast<size_t>(FsckProblemKind::kEntryUnknownGroup)];
+  const bool is_freeing =
+      options_.mode == FsckMode::kRepair && options_.unknown_groups == FsckUnknownGroups::kFree;
+  if (unknown > 0 && !is_freeing) report_.notes.push_back(UnknownGroupsNote(unknown));
   CountOutdated();
 }
 
@@ -278,9 +284,11 @@ void Fsck::LookAtEntry(Slab& slab, FsckSlab& about, Status status, const SlabEnt
   used_.push_back({FingerprintOf(entry, options_.secret), entry.epoch});
   std::string why;
   FsckProblemKind kind = FsckProblemKind::kEntryUnfit;
-  if (FitOf(entry, &why, &kind) == nullptr) {
-    slab.cures.push_back({.slot = slot, .problem = Note(kind, NameOf(slab, slot) + ' ' + why)});
-  }
+  if (FitOf(entry, &why, &kind) != nullptr) return;
+  const size_t problem = Note(kind, NameOf(slab, slot) + ' ' + why);
+  const bool is_left = kind == FsckProblemKind::kEntryUnknownGroup &&
+                       options_.unknown_groups == FsckUnknownGroups::kLeave;
+  if (!is_left) slab.cures.push_back({.slot = slot, .problem = problem});
 }
 
 const SpaceSpec* Fsck::FitOf(const SlabEntry& entry, std::string* why,
@@ -551,6 +559,14 @@ const char* FsckProblemName(FsckProblemKind kind) {
       "group_unreadable",    "catalog_damaged",  "catalog_differs",  "catalog_lacks",
       "catalog_stray",       "entry_differs",    "entry_stray",      "entry_lacks"};
   return kNames[static_cast<size_t>(kind)];
+}
+
+std::string UnknownGroupsNote(uint64_t entry_count) {
+  return std::to_string(entry_count) +
+         " entries are left as they are, since the files of their groups are missing: they may be "
+         "whole. Bring back the path of nvme.paths, or the directory groups/, that those files lay "
+         "in, and the next start finds the blocks; if nobody needs them, `terrace fsck --repair "
+         "--free-unknown-groups` frees their slots while terraced is stopped";
 }
 
 const char* FsckCatalogName(FsckCatalog catalog) {

@@ -21,12 +21,16 @@ namespace terrace {
 
 enum class FsckPayloads : uint8_t { kLeave, kVerify };
 enum class FsckMode : uint8_t { kLook, kRepair };
+// What repair does with entries of groups that have no file: they may be whole, and the file come
+// back.
+enum class FsckUnknownGroups : uint8_t { kLeave, kFree };
 
 struct FsckOptions {
   DomainSecret secret{};
   std::vector<std::string> directories;  // the domain's, one a drive; the first has the catalog
   FsckPayloads payloads = FsckPayloads::kLeave;
   FsckMode mode = FsckMode::kLook;
+  FsckUnknownGroups unknown_groups = FsckUnknownGroups::kLeave;
   uint64_t problems_listed_max = 1000;  // more are counted only
   // Now and then while payloads are verified.
   std::function<void(uint64_t bytes_done, uint64_t bytes_total)> progress;
@@ -37,7 +41,7 @@ enum class FsckProblemKind : uint8_t {
   kTableUnreadable,    // part of a table cannot be read
   kEntryCorrupt,       // not an entry: its slot is not used
   kEntryQuarantined,   // the slot's bytes did not verify once: it is not used
-  kEntryUnknownGroup,  // nobody knows what its bytes mean
+  kEntryUnknownGroup,  // its group has no file: nobody knows what its bytes mean
   kEntryUnfit,         // not what its group says of its member
   kPayloadMismatch,    // the bytes do not verify
   kPayloadUnreadable,
@@ -53,6 +57,8 @@ enum class FsckProblemKind : uint8_t {
 };
 inline constexpr size_t kFsckProblemKinds = 16;
 const char* FsckProblemName(FsckProblemKind kind);  // "entry_corrupt"
+// What to do about that many entries of groups without a file, for a person.
+std::string UnknownGroupsNote(uint64_t entry_count);
 
 struct FsckProblem {
   FsckProblemKind kind = FsckProblemKind::kSlabUnreadable;

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -28,60 +27,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// terrace-group-1
-// name=llama3-70b
-// members=2
-// member=local 412          and 412 bytes of canonical text
-// member=remote 413
-// seal=<16 hex digits: KeyedHash64 of all before this line>
-constexpr std::string_view kTitle = "terrace-group-";
-constexpr std::string_view kVersion = "1";
-constexpr std::string_view kName = "name=";
-constexpr std::string_view kMembers = "members=";
-constexpr std::string_view kLocal = "member=local ";
-constexpr std::string_view kRemote = "member=remote ";
 constexpr size_t kIdDigits = 32;
 constexpr std::string_view kStemTitle = "terrace group file";
-constexpr std::string_view kSeal = "seal=";
-constexpr size_t kSealBytes = kSeal.size() + 16 + 1;
 constexpr std::string_view kDraftSuffix = ".new";
 
-std::string SealOf(std::string_view content, const DomainSecret& secret) {
-  const auto* bytes = reinterpret_cast<const std::byte*>(content.data());
-  return ToHex(0, KeyedHash64(secret, std::span(bytes, content.size()))).substr(16);
-}
-
-Status Refuse(std::string* why, std::string reason) {
-  *why = std::move(reason);
-  return Status(StatusCode::kCorrupt, "not a whole group file of this domain");
-}
-
-// Takes a line that begins with `prefix` off the front of `*rest`; what follows the prefix.
-bool TakeLine(std::string_view prefix, std::string_view* rest, std::string_view* value) {
-  const size_t end = rest->find('\n');
-  if (end == rest->npos || !rest->starts_with(prefix)) return false;
-  *value = rest->substr(prefix.size(), end - prefix.size());
-  rest->remove_prefix(end + 1);
-  return true;
-}
-
-bool ReadCount(std::string_view text, size_t max, size_t* count) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *count);
-  return error == std::errc() && end == text.data() + text.size() && *count <= max;
-}
-
-bool TakeMember(std::string_view* rest, SpaceGroupMember* member, std::string* why) {
-  std::string_view value;
-  member->is_remote = rest->starts_with(kRemote);
-  if (!TakeLine(member->is_remote ? kRemote : kLocal, rest, &value)) return false;
-  size_t text_bytes = 0;
-  if (!ReadCount(value, std::min(kSpaceTextBytesMax, rest->size()), &text_bytes)) return false;
-  if (!SpaceSpec::Parse(rest->substr(0, text_bytes), &member->spec, why).ok()) return false;
-  rest->remove_prefix(text_bytes);
-  return true;
-}
-
 Status FromErrno(const char* what) { return Status(StatusCode::kIo, what, errno); }
+
+std::string TextOf(const Status& status) {
+  if (status.detail() == 0) return std::string(status.what());
+  return std::string(status.what()) + " (" + std::strerror(status.detail()) + ")";
+}
 
 bool WriteAll(int fd, std::string_view content) {
   while (!content.empty()) {
@@ -126,35 +81,13 @@ std::vector<fs::path> GroupPaths(const std::string& directory) {
   return paths;
 }
 
-// What stands between the members and the title; the seal is not looked at.
-bool ReadBody(std::string_view rest, SpaceGroupSpec* spec, std::string* why) {
-  std::string_view name, count_text;
-  size_t count = 0;
-  *why = "its head cannot be read";
-  if (!TakeLine(kName, &rest, &name) || !TakeLine(kMembers, &rest, &count_text) ||
-      !ReadCount(count_text, kGroupMembersMax, &count)) {
-    return false;
-  }
-  SpaceGroupSpec parsed;
-  parsed.name = name;
-  parsed.members.resize(count);
-  for (SpaceGroupMember& member : parsed.members) {
-    *why = "its members cannot be read";
-    if (!TakeMember(&rest, &member, why)) return false;
-  }
-  *why = "more follows its last member";
-  if (!rest.empty() || !parsed.Validate(why).ok()) return false;
-  *spec = std::move(parsed);
-  return true;
-}
-
 fs::path PathOf(const std::string& directory, const std::string& stem) {
   return fs::path(directory) / (stem + std::string(kGroupFileSuffix));
 }
 
 // Of a group whose usual name a file under another secret has.
 std::string StemUnder(const DomainSecret& secret, const GroupId& id) {
-  return ToHex(id) + '-' + SealOf(kStemTitle, secret);
+  return ToHex(id) + '-' + GroupFileSeal(kStemTitle, secret);
 }
 
 // A daemon with another secret has left it, and may come back: the group's content is whole, and
@@ -163,11 +96,8 @@ bool IsUnderAnotherSecret(const fs::path& path, const GroupId& id, const DomainS
   std::string content, why;
   if (!ReadSmallFile(path, &content).ok()) return false;
   SpaceGroupSpec spec;
-  if (ParseGroupFile(content, secret, &spec, &why).code() != StatusCode::kCorrupt) return false;
-  const std::string title = std::string(kTitle) + std::string(kVersion) + '\n';
-  if (!content.starts_with(title) || content.size() < title.size() + kSealBytes) return false;
-  content.resize(content.size() - kSealBytes);
-  return ReadBody(std::string_view(content).substr(title.size()), &spec, &why) && spec.Id() == id;
+  return ParseGroupFile(content, secret, &spec, &why).code() == StatusCode::kCorrupt &&
+         ReadUnsealedGroupFile(content, &spec) && spec.Id() == id;
 }
 
 // Where a group's file is, or belongs.
@@ -207,39 +137,6 @@ Status WriteAt(const fs::path& path, std::string_view content) {
 }
 
 }  // namespace
-
-std::string FormatGroupFile(const SpaceGroupSpec& spec, const DomainSecret& secret) {
-  std::string content = std::string(kTitle) + std::string(kVersion) + '\n';
-  content += std::string(kName) + spec.name + '\n';
-  content += std::string(kMembers) + std::to_string(spec.members.size()) + '\n';
-  for (const SpaceGroupMember& member : spec.members) {
-    const std::string text = member.spec.CanonicalText();
-    content += member.is_remote ? kRemote : kLocal;
-    content += std::to_string(text.size()) + '\n' + text;
-  }
-  const std::string seal = SealOf(content, secret);
-  return content + std::string(kSeal) + seal + '\n';
-}
-
-Status ParseGroupFile(std::string_view content, const DomainSecret& secret, SpaceGroupSpec* spec,
-                      std::string* why) {
-  std::string_view rest = content, version;
-  if (!TakeLine(kTitle, &rest, &version)) return Refuse(why, "it is no group file");
-  if (version != kVersion) {
-    *why = "it has format version " + std::string(version.substr(0, 16)) + ", known is " +
-           std::string(kVersion);
-    return Status(StatusCode::kUnsupported, "a group file of another version");
-  }
-  // The seal first: what it does not cover is not looked at.
-  if (content.size() < kSealBytes) return Refuse(why, "its end is lost");
-  const std::string_view sealed = content.substr(0, content.size() - kSealBytes);
-  if (content.substr(sealed.size()) != std::string(kSeal) + SealOf(sealed, secret) + '\n') {
-    return Refuse(why, "its seal does not hold: it is damaged, or another domain's");
-  }
-  rest = sealed.substr(sealed.size() - (rest.size() - kSealBytes));
-  if (!ReadBody(rest, spec, why)) return Refuse(why, *why);
-  return Status::Ok();
-}
 
 std::vector<SpaceGroupSpec> LoadGroupFiles(const std::string& directory, const DomainSecret& secret,
                                            std::vector<std::string>* notes) {
@@ -283,6 +180,7 @@ struct DiskGroupFiles::Writer {
     uint64_t stamp = 0;                  // of the Keep
     std::optional<SpaceGroupSpec> spec;  // none: a Drop, or what follows
     bool is_key_erasure = false;
+    bool is_again = false;        // of what is lost
     std::function<void()> other;  // all there is to do
     KeptGroup group() const { return {domain_index, id}; }
   };
@@ -293,7 +191,7 @@ struct DiskGroupFiles::Writer {
   };
   struct Lost {
     SpaceGroupSpec spec;
-    bool is_told = false;  // that it cannot be written
+    std::string why = {};  // it could not be written; empty: nobody has tried yet
   };
   // Of a domain's directories: another one when a file in them comes or goes.
   using Looks = std::array<struct timespec, 2>;
@@ -307,8 +205,8 @@ struct DiskGroupFiles::Writer {
   std::deque<Job> jobs;
   std::map<KeptGroup, Kept> kept;                 // in this run, or soon
   std::map<KeptGroup, SpaceGroupSpec> inherited;  // not kept in this run yet
-  std::map<KeptGroup, Lost> lost;
-  std::vector<std::optional<Looks>> looked;  // by domain; the writing thread's
+  std::map<KeptGroup, Lost> lost;                 // removed, or not written; tried again
+  std::vector<std::optional<Looks>> looked;       // by domain; the writing thread's
   uint64_t keep_count = 0;
   size_t drops_queued = 0;
   bool is_busy = false;
@@ -320,7 +218,10 @@ struct DiskGroupFiles::Writer {
   void Remove(const Job& job);
   void EraseKey(const Job& job);
   void EraseKeyFile(const Domain& domain, const GroupId& id) const;
+  void EraseOwedKeys(uint32_t domain_index);
   void EndWrite(const Job& job, const Status& status);
+  // Of what was kept and is not written: it is lost. REQUIRES: the mutex is held.
+  void Lose(const KeptGroup& group, uint64_t stamp, const Status& status);
   bool IsKept(const KeptGroup& group);
   void MakeRoom(const Job& job);
   void LookForRemoved();
@@ -393,13 +294,14 @@ Status DiskGroupFiles::Writer::Write(const Job& job) {
   std::string present;
   Status status = Status::Ok();
   if (ReadSmallFile(path, &present).ok() && present == content) {
-    utimensat(AT_FDCWD, path.c_str(), nullptr, 0);  // opened again: not the oldest any more
+    // Opened again: not the oldest any more.
+    if (!job.is_again) utimensat(AT_FDCWD, path.c_str(), nullptr, 0);
   } else {
     std::error_code error;
     if (!fs::exists(path, error)) MakeRoom(job);
     status = WriteAt(path, content);
   }
-  if (domain.also) domain.also(job.id, content);
+  if (domain.also && (status.ok() || !job.is_again)) domain.also(job.id, content);
   if (status.ok() && domain.keys != nullptr) status = domain.keys->Ensure(job.id);
   return status;
 }
@@ -408,8 +310,33 @@ void DiskGroupFiles::Writer::EraseKeyFile(const Domain& domain, const GroupId& i
   const Status erased = domain.keys->EraseFile(id);
   if (erased.ok() || !options.trouble) return;
   options.trouble("the key of group " + ToHex(id) + " is destroyed in memory, but not in " +
-                  domain.directory + ": " + erased.what() + " (" + std::strerror(erased.detail()) +
-                  "). Its blocks can be read again after a restart until it is erased once more");
+                  domain.keys->directory() + ": " + TextOf(erased) +
+                  ". Its blocks can be read again after a restart until that is done, and it is "
+                  "tried again each second");
+}
+
+// Of groups for which no erasure is queued: that one would meet the next key.
+void DiskGroupFiles::Writer::EraseOwedKeys(uint32_t domain_index) {
+  GroupKeyFiles* const keys = options.domains[domain_index].keys;
+  if (keys == nullptr || !keys->has_erasures_owed()) return;
+  bool is_any_erased = false;
+  for (const GroupId& id : keys->ErasuresOwed()) {
+    const KeptGroup group{domain_index, id};
+    {
+      const std::lock_guard lock(mutex);
+      const auto is_of_it = [&](const Job& job) { return !job.spec && job.group() == group; };
+      if (std::ranges::any_of(jobs, is_of_it)) continue;
+    }
+    is_any_erased |= keys->EraseFile(id).ok();
+  }
+  if (is_any_erased && options.changed) options.changed(domain_index);
+}
+
+void DiskGroupFiles::Writer::Lose(const KeptGroup& group, uint64_t stamp, const Status& status) {
+  const auto found = kept.find(group);
+  if (found == kept.end() || found->second.stamp != stamp) return;
+  lost.try_emplace(group, Lost{.spec = found->second.spec}).first->second.why = TextOf(status);
+  kept.erase(found);
 }
 
 // The group's blocks are unreadable; if it is in use its next ones get another key.
@@ -423,7 +350,7 @@ void DiskGroupFiles::Writer::EraseKey(const Job& job) {
     const auto found = kept.find(job.group());
     const bool is_meant = found != kept.end() && found->second.stamp == job.stamp;
     if (is_meant && renewed.ok()) found->second.is_written = true;
-    if (is_meant && !renewed.ok()) kept.erase(found);
+    if (!renewed.ok()) Lose(job.group(), job.stamp, renewed);
   }
   if (options.changed) options.changed(job.domain_index);
 }
@@ -451,24 +378,19 @@ void DiskGroupFiles::Writer::EndWrite(const Job& job, const Status& status) {
   if (job.domain_index < looked.size()) looked[job.domain_index].reset();
   {
     const std::lock_guard lock(mutex);
-    const auto found = lost.find(job.group());
-    if (found != lost.end()) is_told = std::exchange(found->second.is_told, true);
-    if (found != lost.end() && status.ok()) lost.erase(found);
-  }
-  if (!status.ok() && !is_told && options.trouble) {
-    options.trouble(
-        "group '" + job.spec->name + "' cannot be kept in " +
-        options.domains[job.domain_index].directory + ": " + status.what() +
-        (status.detail() == 0 ? "" : std::string(" (") + std::strerror(status.detail()) + ")") +
-        ". Its blocks on disk are lost at the next start unless it is opened again "
-        "once that is mended");
-  }
-  {
-    const std::lock_guard lock(mutex);
+    const auto before = lost.find(job.group());
+    is_told = before != lost.end() && !before->second.why.empty();
+    if (before != lost.end() && status.ok()) lost.erase(before);
     const auto found = kept.find(job.group());
     const bool is_meant = found != kept.end() && found->second.stamp == job.stamp;
     if (is_meant && status.ok()) found->second.is_written = true;
-    if (is_meant && !status.ok()) kept.erase(found);
+    if (!status.ok()) Lose(job.group(), job.stamp, status);
+  }
+  if (!status.ok() && !is_told && options.trouble) {
+    options.trouble("group '" + job.spec->name + "' cannot be kept in " +
+                    options.domains[job.domain_index].directory + ": " + TextOf(status) +
+                    ". None of its blocks are written to a drive until it is, and those there are "
+                    "not found by the next start; it is tried again each second");
   }
   if (options.changed) options.changed(job.domain_index);
 }
@@ -478,6 +400,7 @@ void DiskGroupFiles::Writer::EndWrite(const Job& job, const Status& status) {
 void DiskGroupFiles::Writer::LookForRemoved() {
   looked.resize(options.domains.size());
   for (uint32_t i = 0; i < options.domains.size(); ++i) {
+    EraseOwedKeys(i);
     std::vector<KeptGroup> again;
     {
       const std::lock_guard lock(mutex);
@@ -538,7 +461,11 @@ void DiskGroupFiles::Writer::KeepAgain(const std::vector<KeptGroup>& groups) {
     const SpaceGroupSpec& spec = found->second.spec;
     kept[group] = {.stamp = stamp, .spec = spec};
     inherited.erase(group);
-    jobs.push_back({.domain_index = group.first, .id = group.second, .stamp = stamp, .spec = spec});
+    jobs.push_back({.domain_index = group.first,
+                    .id = group.second,
+                    .stamp = stamp,
+                    .spec = spec,
+                    .is_again = true});
   }
 }
 
@@ -641,6 +568,22 @@ GroupFiles::State DiskGroupFiles::StateOf(uint32_t domain_index, const GroupId& 
 bool DiskGroupFiles::IsLost(uint32_t domain_index, const GroupId& id) const {
   const std::lock_guard lock(writer_->mutex);
   return writer_->lost.contains({domain_index, id});
+}
+
+GroupFilesTrouble DiskGroupFiles::TroubleOf(uint32_t domain_index) const {
+  const Domain& domain = writer_->options.domains[domain_index];
+  GroupFilesTrouble trouble{.directory = domain.directory};
+  if (domain.keys != nullptr) {
+    Status why;
+    trouble.keys_not_erased = domain.keys->erasures_failed(&why);
+    if (trouble.keys_not_erased > 0) trouble.why_not_erased = TextOf(why);
+  }
+  const std::lock_guard lock(writer_->mutex);
+  for (const auto& [group, is] : writer_->lost) {
+    if (group.first != domain_index || is.why.empty()) continue;
+    if (++trouble.groups_not_kept == 1) trouble.why_not_kept = is.why;
+  }
+  return trouble;
 }
 
 bool DiskGroupFiles::IsWhole(uint32_t domain_index, const GroupId& id) const {

@@ -5,7 +5,8 @@
 // THREADING: DiskGroupFiles has one thread that writes; Keep never blocks. The functions block.
 // LIMITS: groups_max files a directory, besides those of other secrets. Beyond, the file that was
 // opened longest ago goes, but none of those kept in this run and not dropped since.
-// kDropsQueuedMax. Files that somebody removes are noticed within a look_interval.
+// kDropsQueuedMax. Files that somebody removes are noticed within a look_interval, and what could
+// not be written, or of keys not be erased, is tried again in each.
 #pragma once
 
 #include <chrono>
@@ -19,6 +20,7 @@
 
 #include "daemon/block/keyed_group_files.h"
 #include "daemon/block/seams.h"
+#include "daemon/persist/group_file_text.h"
 #include "daemon/persist/group_key_files.h"
 #include "terrace/checksum.h"
 #include "terrace/space.h"
@@ -28,13 +30,6 @@ namespace terrace {
 
 inline constexpr std::string_view kGroupFileSuffix = ".group";
 inline constexpr size_t kGroupFileBytesMax = kGroupMembersMax * (kSpaceTextBytesMax + 64) + 1024;
-
-// The content of a group's file, sealed under the domain's secret, and its reading. kCorrupt with
-// `*why` for anything FormatGroupFile did not write under this secret, kUnsupported for another
-// version of it.
-std::string FormatGroupFile(const SpaceGroupSpec& spec, const DomainSecret& secret);
-Status ParseGroupFile(std::string_view content, const DomainSecret& secret, SpaceGroupSpec* spec,
-                      std::string* why);
 
 // The specs of all whole group files, the one opened last first: of two with one name it is the one
 // in use. Others are noted in a sentence each, and stay. A directory that is not there holds none.
@@ -70,13 +65,14 @@ class DiskGroupFiles final : public KeyedGroupFiles {
   explicit DiskGroupFiles(Options options);
   ~DiskGroupFiles() override;  // writes what is queued first
 
-  // A group that could not be written is tried again when it is opened again; one that somebody
-  // removed is written again at once, and tried again until it is there.
+  // A group that could not be written, or that somebody removed, is tried again at each look until
+  // it is there.
   void Keep(uint32_t domain_index, const SpaceGroupSpec& spec) override;
   void Inherit(uint32_t domain_index, const SpaceGroupSpec& spec) override;
   void Drop(uint32_t domain_index, const GroupId& id) override;
   State StateOf(uint32_t domain_index, const GroupId& id) const override;
   bool IsLost(uint32_t domain_index, const GroupId& id) const override;
+  GroupFilesTrouble TroubleOf(uint32_t domain_index) const override;
   bool IsWhole(uint32_t domain_index, const GroupId& id) const override;
   void DestroyKey(uint32_t domain_index, const GroupId& id) override;
   bool AreKeysDestroyed(uint32_t domain_index) const override;

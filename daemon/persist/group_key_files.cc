@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "terrace/check.h"
@@ -370,7 +371,7 @@ Status GroupKeyFiles::SetRing(std::shared_ptr<const KeyRing> ring,
 
 void GroupKeyFiles::Destroy(const GroupId& group) {
   const std::lock_guard lock(mutex_);
-  to_erase_.insert(group);
+  to_erase_.try_emplace(group);
   const auto found = groups_.find(group);
   if (found == groups_.end()) return;
   if (found->second.key != nullptr) found->second.key->Destroy();
@@ -380,6 +381,24 @@ void GroupKeyFiles::Destroy(const GroupId& group) {
 bool GroupKeyFiles::has_erasures_owed() const {
   const std::lock_guard lock(mutex_);
   return !to_erase_.empty();
+}
+
+std::vector<GroupId> GroupKeyFiles::ErasuresOwed() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<GroupId> groups;
+  for (const auto& [group, tried] : to_erase_) groups.push_back(group);
+  return groups;
+}
+
+uint64_t GroupKeyFiles::erasures_failed(Status* why) const {
+  const std::lock_guard lock(mutex_);
+  uint64_t count = 0;
+  for (const auto& [group, tried] : to_erase_) {
+    if (tried.ok()) continue;
+    ++count;
+    *why = tried;
+  }
+  return count;
 }
 
 Status GroupKeyFiles::EraseIn(const std::string& directory, const GroupId& group) const {
@@ -398,14 +417,21 @@ Status GroupKeyFiles::EraseIn(const std::string& directory, const GroupId& group
   return SyncOf(directory);
 }
 
-Status GroupKeyFiles::EraseFile(const GroupId& group) {
+Status GroupKeyFiles::EraseEverywhere(const GroupId& group) const {
   for (const std::string& directory : options_.other_directories) {
     TERRACE_RETURN_IF_ERROR(EraseIn(directory, group));
   }
-  TERRACE_RETURN_IF_ERROR(EraseIn(options_.directory, group));
+  return EraseIn(options_.directory, group);
+}
+
+Status GroupKeyFiles::EraseFile(const GroupId& group) {
+  const Status erased = EraseEverywhere(group);
   const std::lock_guard lock(mutex_);
-  to_erase_.erase(group);
-  return Status::Ok();
+  const auto owed = to_erase_.find(group);
+  if (owed == to_erase_.end()) return erased;
+  owed->second = erased;
+  if (erased.ok()) to_erase_.erase(owed);
+  return erased;
 }
 
 }  // namespace terrace

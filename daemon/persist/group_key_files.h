@@ -14,7 +14,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -83,6 +82,9 @@ class GroupKeyFiles final : public GroupKeys {
   Status EraseFile(const GroupId& group);
   // Files of destroyed keys that are still there.
   bool has_erasures_owed() const;
+  std::vector<GroupId> ErasuresOwed() const;
+  // Of those, how many have been tried in vain, and the last error of one of them.
+  uint64_t erasures_failed(Status* why) const;
 
   Counts counts() const;
   // "<id>, <id>": keys of the ring that locked files want, for a person.
@@ -99,6 +101,7 @@ class GroupKeyFiles final : public GroupKeys {
   Status Bring(const std::string& directory, const GroupId& group) const;
   void BringAll(std::vector<std::string>* notes) const;
   Status EraseIn(const std::string& directory, const GroupId& group) const;
+  Status EraseEverywhere(const GroupId& group) const;
   // kNotFound: no file, or one that was being erased.
   Status Read(const std::string& path, const GroupId& group, Wrapped* wrapped,
               std::string* why) const;
@@ -113,7 +116,7 @@ class GroupKeyFiles final : public GroupKeys {
   mutable std::mutex mutex_;  // of what follows
   std::shared_ptr<const KeyRing> ring_;
   std::map<GroupId, Wrapped> groups_;
-  std::set<GroupId> to_erase_;
+  std::map<GroupId, Status> to_erase_;  // with how the last try ended
 };
 
 }  // namespace terrace

@@ -26,6 +26,8 @@ constexpr std::array kEvents = {
     Events{"a tier is above its limit", "a tier is within its limit again"},
     Events{"blocks fit no slab file", nullptr},  // until the next start
     Events{"a tier has no more files", "a tier may make files again"},
+    Events{"files of groups cannot be written", "files of groups are written again"},
+    Events{"keys of groups cannot be erased", "keys of groups are erased"},
     Events{nullptr, nullptr},  // redis_away: DomainRedis
     Events{"redis takes no writes", "redis takes writes again"},
     Events{"fenced memory is at its limit", "fenced memory is below its limit"},

@@ -14,7 +14,6 @@ DomainChecks::DomainChecks(const std::vector<std::unique_ptr<DomainNvme>>& domai
         OnlineFsck::Options{.domain_index = static_cast<uint32_t>(checks_.size()),
                             .secret = domain->secret(),
                             .directories = domain->slab_directories(),
-                            .groups_directory = domain->groups_directory(),
                             .copies = &copies,
                             .tier = &domain->tier(),
                             .catalog = &domain->catalog(),

@@ -95,8 +95,9 @@ void Recovery::SayWhatIsLeft() {
   summary_.notes.push_back(
       std::to_string(summary_.counts.entries_left) +
       " copies are left on disk, out of use, because no file says what their groups are (" + names +
-      "): bring those files back to " + options_.groups_directory +
-      " and start again, or free them with `terrace fsck --repair`");
+      "): bring those files, or the path that they lay on, back to " + options_.groups_directory +
+      " and start again; or, if nobody needs them, free them with `terrace fsck --repair "
+      "--free-unknown-groups`");
 }
 
 void Recovery::RestoreGroupsOfCatalog() {

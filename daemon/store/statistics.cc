@@ -11,6 +11,9 @@ namespace {
 
 void FillTiers(const DomainRooms& rooms, DomainFigures* figures) {
   const CacheDomain& domain = rooms.domain;
+  const GroupFiles* const files = domain.limits.group_files;
+  figures->group_files =
+      files == nullptr ? GroupFilesTrouble{} : files->TroubleOf(domain.domain_index);
   figures->lower_tiers.clear();
   for (uint32_t tier = 0; tier < domain.lower.size(); ++tier) {
     const LowerTier& lower = domain.lower[tier];

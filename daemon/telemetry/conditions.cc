@@ -84,7 +84,43 @@ std::string FilesSentence(const std::string& tier, const TierStats& stats) {
          "nvme.capacity_bytes";
 }
 
-void AddTier(const DomainFigures::LowerTierStats& tier, Troubles* troubles) {
+std::string UngroupedSentence(const DomainFigures& domain, uint64_t bytes,
+                              const std::string& tier) {
+  return std::to_string(bytes) + " bytes of the " + tier +
+         " tier are blocks of groups which no file in " + domain.group_files.directory +
+         " tells of, or for which groups_max had no room: whole for all that is known, and out of "
+         "use. Bring back the path of nvme.paths, or the directory, that their files lay in, or "
+         "raise groups_max, and restart terraced: it finds the blocks again. The log's lines 'nvme "
+         "note' name the groups; if nobody needs their blocks, terrace fsck --repair "
+         "--free-unknown-groups frees their places while terraced is stopped";
+}
+
+void AddGroupFiles(const GroupFilesTrouble& files, Troubles* troubles) {
+  if (files.groups_not_kept > 0) {
+    Add(Condition::kGroupsNotKept,
+        "files of " + std::to_string(files.groups_not_kept) + " groups cannot be written to " +
+            files.directory + ", or their keys beside it: " + files.why_not_kept +
+            "; none of their blocks go to a drive meanwhile, and the next start does not find "
+            "those "
+            "that lie there. Mend that (space, permissions, the mount, encryption_keys_file): it "
+            "is "
+            "tried again each second",
+        troubles);
+  }
+  if (files.keys_not_erased > 0) {
+    Add(Condition::kKeysNotErased,
+        "the keys of " + std::to_string(files.keys_not_erased) +
+            " groups are destroyed in memory and not on the drive, in keys/ beside " +
+            files.directory + ": " + files.why_not_erased +
+            "; whoever has the drive and the keys file can read those groups' blocks, and no "
+            "erasure of the domain is answered. See that their files can be written and removed "
+            "(permissions, lsattr, mount); it is tried again each second",
+        troubles);
+  }
+}
+
+void AddTier(const DomainFigures& domain, const DomainFigures::LowerTierStats& tier,
+             Troubles* troubles) {
   const std::string name(kTierNames[static_cast<size_t>(tier.kind)]);
   bool is_told = false;
   for (const DriveTrouble& drive : tier.troubles) {
@@ -96,9 +132,13 @@ void AddTier(const DomainFigures::LowerTierStats& tier, Troubles* troubles) {
         "the " + name + " tier is off after errors and tries again by itself: dmesg tells more",
         troubles);
   }
-  if (tier.stats.left_alone_bytes > 0) {
+  const uint64_t ungrouped_bytes = tier.stats.ungrouped_bytes;
+  if (ungrouped_bytes > 0) {
+    Add(Condition::kSlabsLeftAlone, UngroupedSentence(domain, ungrouped_bytes, name), troubles);
+  }
+  if (tier.stats.left_alone_bytes > ungrouped_bytes) {
     Add(Condition::kSlabsLeftAlone,
-        std::to_string(tier.stats.left_alone_bytes) + " bytes of the " + name +
+        std::to_string(tier.stats.left_alone_bytes - ungrouped_bytes) + " bytes of the " + name +
             " tier's files were left alone at the start, and count against its capacity: they are "
             "damaged, under another secret, encrypted under keys that are not here, or more files "
             "than may be open (the log's lines 'nvme note' name them). With the right secret_file "
@@ -219,7 +259,10 @@ std::vector<Trouble> TroublesOf(const DomainFigures& domain,
     Add(Condition::kDraining,
         std::string("the domain is being drained: it takes nothing new") + kResume, &troubles);
   }
-  for (const DomainFigures::LowerTierStats& tier : domain.lower_tiers) AddTier(tier, &troubles);
+  for (const DomainFigures::LowerTierStats& tier : domain.lower_tiers) {
+    AddTier(domain, tier, &troubles);
+  }
+  AddGroupFiles(domain.group_files, &troubles);
   if (domain.shared) AddShared(domain.shared->tier, &troubles);
   AddFenced(domain, &troubles);
   AddRefuted(domain, &troubles);

@@ -28,18 +28,21 @@ enum class Condition : uint8_t {
   kTierAboveLimit,
   kBlocksTooLarge,
   kFilesAtLimit,
+  kGroupsNotKept,
+  kKeysNotErased,
   kRedisAway,
   kRedisNoWrites,
   kFencedMemory,
   kWrongChecksums,
   kKvEventsOff,
 };
-inline constexpr size_t kConditionCount = 15;
+inline constexpr size_t kConditionCount = 17;
 inline constexpr std::array<std::string_view, kConditionCount> kConditionNames = {
     "bypassed",          "draining",           "drive_off",        "drive_full",
     "drive_not_mounted", "drive_loses_places", "slabs_left_alone", "tier_above_limit",
-    "blocks_too_large",  "files_at_limit",     "redis_away",       "redis_no_writes",
-    "fenced_memory",     "wrong_checksums",    "kv_events_off"};
+    "blocks_too_large",  "files_at_limit",     "groups_not_kept",  "keys_not_erased",
+    "redis_away",        "redis_no_writes",    "fenced_memory",    "wrong_checksums",
+    "kv_events_off"};
 
 constexpr std::string_view NameOf(Condition condition) {
   return kConditionNames[static_cast<size_t>(condition)];

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 
 #include "terrace/check.h"
 
@@ -102,6 +103,29 @@ void WriteBack::OnGroupFilesChanged() {
     std::ranges::move(queue.without_group_file, std::back_inserter(queue.writes));
     queue.without_group_file.clear();
   }
+  if (d_.persistent_tier < queues_.size()) QueueAgain(d_.persistent_tier);
+}
+
+// What waits for a file that could not be written, and is there now.
+void WriteBack::QueueAgain(uint32_t tier) {
+  TierQueue& queue = queues_[tier];
+  std::optional<uint32_t> asked_of;  // one answer for all blocks of a group
+  GroupFiles::State state = GroupFiles::State::kFailed;
+  for (auto at = queue.without_group.begin(); at != queue.without_group.end();) {
+    const auto [id, commit_id] = *at;
+    const Block& b = d_.block(id);
+    const bool is_same = b.commit_id == commit_id;
+    if (is_same && asked_of != b.group_index) {
+      asked_of = b.group_index;
+      state = GroupFileStateOf(id, tier);
+    }
+    if (is_same && state != GroupFiles::State::kKept) {
+      ++at;
+      continue;
+    }
+    if (is_same) queue.writes.push_back({.block = id, .commit_id = commit_id});
+    at = queue.without_group.erase(at);
+  }
 }
 
 // ---- leaving DRAM ----
@@ -196,12 +220,21 @@ void WriteBack::StepQueued(uint32_t tier) {
   for (uint32_t i = 0; i < kWritesPerStepMax && queue.may_start(); ++i) {
     const QueuedWrite write = queue.writes.front();
     const bool is_same = d_.block(write.block).commit_id == write.commit_id;
-    if (is_same && GroupFileStateOf(write.block, tier) == GroupFiles::State::kComing) {
+    const GroupFiles::State of_group =
+        is_same ? GroupFileStateOf(write.block, tier) : GroupFiles::State::kKept;
+    if (of_group == GroupFiles::State::kComing) {
       queue.without_group_file.push_back(write);  // others go on
       queue.writes.pop_front();
       continue;
     }
     if (!is_same || !MayWrite(write.block, tier)) {
+      queue.writes.pop_front();
+      continue;
+    }
+    if (of_group == GroupFiles::State::kFailed) {
+      if (queue.without_group.size() < kWithoutGroupMax) {
+        queue.without_group.insert_or_assign(write.block, write.commit_id);
+      }
       queue.writes.pop_front();
       continue;
     }

@@ -4,13 +4,15 @@
 // now.
 //
 // THREADING: store thread.
-// LIMITS: per tier kInFlightMax blocks being written and kQueuedMax queued.
+// LIMITS: per tier kInFlightMax blocks being written, kQueuedMax queued, and kWithoutGroupMax whose
+// group could not be kept.
 // OWNERSHIP: Block's WriteWishes.
 // INVARIANT: a copy below is Filling, and one in DRAM Draining, exactly while jobs are at it.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <vector>
 
 #include "daemon/residency/evictor.h"
@@ -23,6 +25,7 @@ class WriteBack {
  public:
   static constexpr uint32_t kInFlightMax = 32;
   static constexpr uint32_t kQueuedMax = 8192;
+  static constexpr uint32_t kWithoutGroupMax = 1024;  // a tier
 
   WriteBack(CacheDomain& domain, Residency& residency, Evictor& evictor, Verifier& verifier,
             TransferJobs& jobs)
@@ -60,7 +63,7 @@ class WriteBack {
   // While it is closed, nothing begins to be written.
   void SetClosed(uint32_t tier, bool is_closed) { queues_[tier].is_closed = is_closed; }
   uint32_t in_flight_count(uint32_t tier) const { return queues_[tier].in_flight_count; }
-  // The file of a group is there, or will not be.
+  // The file of a group is there, or could not be written.
   void OnGroupFilesChanged();
   // A job that was taken here has ended.
   void OnTransferDone(const TransferJobs::Ended& ended) { FinishIfDone(ended.number); }
@@ -74,6 +77,9 @@ class WriteBack {
     std::deque<uint32_t> begun;  // jobs with members still to begin
     std::deque<QueuedWrite> writes;
     std::deque<QueuedWrite> without_group_file;  // they wait for it
+    // It could not be written. They wait for nothing that is sure to come, and count nowhere; the
+    // blocks below them follow by themselves.
+    std::map<BlockId, CommitId> without_group;
     uint32_t in_flight_count = 0;
     bool is_room_awaited =
         false;  // the tier makes room, or is off: the first write waits for OnRoom
@@ -95,6 +101,7 @@ class WriteBack {
   Status Start(BlockId id, uint32_t tier);
   // What a successor could not read is not persisted: kKept is what it takes.
   GroupFiles::State GroupFileStateOf(BlockId id, uint32_t tier);
+  void QueueAgain(uint32_t tier);
   void EndDraining(BlockId id);
   void QueueAncestors(BlockId id);
   void QueueChildren(BlockId id, uint32_t tier);

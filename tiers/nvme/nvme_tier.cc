@@ -451,7 +451,10 @@ TierStats NvmeTier::stats() const {
   const std::optional<FileRoom> at_limit = p.FilesAtLimit();
   const FileRoom files = at_limit.value_or(FileRoom{});
   const SlotTotals& totals = p.slabs.totals();
-  const uint64_t locked_bytes = std::min(p.restore.counts().locked_bytes, totals.quarantined_bytes);
+  const SlabRestore::Counts& found = p.restore.counts();
+  // Not the drive's fault: whole, and of use to a start that knows their groups or keys.
+  const uint64_t left_bytes = std::min(found.left_bytes, totals.quarantined_bytes);
+  const uint64_t locked_bytes = std::min(found.locked_bytes, totals.quarantined_bytes - left_bytes);
   return {
       .capacity_bytes = RoundDown(p.capacity_bytes(), p.options.slab_bytes),
       .used_bytes = totals.used_bytes,
@@ -461,17 +464,18 @@ TierStats NvmeTier::stats() const {
       .failed_transfers = p.failed_transfers,
       .stuck_transfers = p.disks.stuck_count(),
       .suspect_bytes = totals.suspect_bytes,
-      .quarantined_bytes = totals.quarantined_bytes - locked_bytes,
+      .quarantined_bytes = totals.quarantined_bytes - locked_bytes - left_bytes,
       .places_recovered = p.trials.recovered_count(),
       .places_lost = totals.lost_count,
-      .corrupt_entries = p.restore.counts().entries_corrupt,
+      .corrupt_entries = found.entries_corrupt,
       .too_large_bytes = p.too_large_bytes,
       .is_at_files_limit = at_limit.has_value(),
       .files_open = files.open_count,
       .fds_max = files.fds_max,
       .fds_wanted = files.fds_wanted,
       .catalog_memory_bytes = p.options.catalog == nullptr ? 0 : p.options.catalog->memory_bytes(),
-      .left_alone_bytes = p.slabs.left_alone_bytes() + locked_bytes,
+      .left_alone_bytes = p.slabs.left_alone_bytes() + locked_bytes + left_bytes,
+      .ungrouped_bytes = left_bytes,
       .is_healthy = p.disks.is_any_on(),
       .share = p.shares.stats(p.options.domain_index, p.disks.now_us())};
 }

@@ -228,6 +228,7 @@ void SlabRestore::RestoreUsed(NvmeSlab& slab, const SlabEntry& entry, bool is_wa
   if (owner == kOwnerUnknown) {
     slab.slots.SetState(entry.slot, SlabSlotState::kQuarantined);
     ++counts_.entries_left;
+    counts_.left_bytes += slab.slot_bytes();
     return;
   }
   slab.slots.SetOwner(entry.slot, owner);

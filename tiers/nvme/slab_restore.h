@@ -52,6 +52,7 @@ class SlabRestore {
     uint64_t slabs_unopened = 0;  // of slabs_left: more than there may be files
     uint64_t slabs = 0, slabs_left = 0, entries_used = 0, entries_kept = 0, entries_corrupt = 0;
     uint64_t entries_left = 0;    // whose owners nobody knows
+    uint64_t left_bytes = 0;      // of those slots
     uint64_t entries_locked = 0;  // whose keys nobody has: kept, their slots out of use
     uint64_t locked_bytes = 0;    // of those slots
     uint64_t entries_plain = 0;   // given up, since they are not encrypted

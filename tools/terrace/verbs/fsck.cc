@@ -134,6 +134,8 @@ class FsckVerb : public Verb {
     verb.AddFlag("--verify", is_verifying_, "Read every block and check its bytes");
     verb.AddFlag("--repair", is_repairing_,
                  "Give back slots that are of no use and write a wrong catalog anew; asks");
+    verb.AddFlag("--free-unknown-groups", is_freeing_unknown_,
+                 "With --repair: also give up blocks of groups whose files are missing, for good");
     verb.AddFlag("--yes", is_confirmed_, "With --repair: do not ask");
     const Argument online =
         verb.AddFlag("--online", is_online_, "Ask the running daemon at --socket instead");
@@ -149,11 +151,17 @@ class FsckVerb : public Verb {
   }
 
   ExitCode Run() override {
+    if (is_freeing_unknown_ && (is_online_ || !is_repairing_)) {
+      Fail("fsck: --free-unknown-groups is for --repair with the daemon stopped, not for --online");
+      return kExitUsage;
+    }
     if (is_repairing_ && !is_confirmed_) {
-      const ExitCode answer = Confirm({.verb = "fsck",
-                                       .what = "copies and records that differ",
-                                       .where = is_online_ ? address_.path() : "the drives",
-                                       .remedy = "leave out --repair to see what differs"});
+      const ExitCode answer =
+          Confirm({.verb = "fsck",
+                   .what = is_freeing_unknown_ ? "what differs, and blocks of unknown groups"
+                                               : "copies and records that differ",
+                   .where = is_online_ ? address_.path() : "the drives",
+                   .remedy = "leave out --repair to see what differs"});
       if (answer != kExitOk) return kExitUsage;
     }
     if (is_online_) return RunOnline();
@@ -231,7 +239,9 @@ class FsckVerb : public Verb {
 
   bool Check(const DaemonConfig& config, const DomainConfig& domain, FsckReport* report) const {
     FsckOptions options{.payloads = is_verifying_ ? FsckPayloads::kVerify : FsckPayloads::kLeave,
-                        .mode = is_repairing_ ? FsckMode::kRepair : FsckMode::kLook};
+                        .mode = is_repairing_ ? FsckMode::kRepair : FsckMode::kLook,
+                        .unknown_groups = is_freeing_unknown_ ? FsckUnknownGroups::kFree
+                                                              : FsckUnknownGroups::kLeave};
     for (const std::string& path : config.nvme.paths) {
       options.directories.push_back(path + "/" + domain.name);
     }
@@ -258,6 +268,7 @@ class FsckVerb : public Verb {
   std::string secret_path_;
   bool is_verifying_ = false;
   bool is_repairing_ = false;
+  bool is_freeing_unknown_ = false;
   bool is_json_ = false;
   bool is_online_ = false;
   bool is_confirmed_ = false;

@@ -77,6 +77,8 @@ void AddNotes(const Sums& sums, FsckMode mode, FsckReport* report) {
     report->notes.push_back(
         "the catalog is off or being written anew: its records were not compared");
   }
+  const uint64_t unknown = report->counts[static_cast<size_t>(FsckProblemKind::kEntryUnknownGroup)];
+  if (unknown > 0) report->notes.push_back(UnknownGroupsNote(unknown));
   if (mode == FsckMode::kRepair && sums.quarantined_still > 0) {
     report->notes.push_back(FormatCount(sums.quarantined_still) +
                             " slots stay quarantined: the drive did not keep what was written "

@@ -29,6 +29,7 @@ using test::RawClient;
 using test::RawReply;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr uint64_t kLongUs = 30'000'000;
 constexpr uint32_t kBlocks = 24;
@@ -87,7 +88,7 @@ class CliFsckOnlineTest : public CliTest {
     lease = {};
     Stop();
   }
-  void Start() {
+  void StartDaemon() {
     const std::string config = daemon().WriteFile(
         "t.toml", "[daemon]\ndram_bytes = \"16MiB\"\nsegment_bytes = \"2MiB\"\nstate_dir = \"" +
                       daemon().directory() + "\"\n[nvme]\npaths = [\"" + Path("nvme") +
@@ -97,6 +98,9 @@ class CliFsckOnlineTest : public CliTest {
                       socket_path() + "\"\nsecret_file = \"" + Path("secret") + "\"\n");
     daemon().Start({"--config", config});
     ASSERT_TRUE(daemon().WaitReady()) << daemon().Errors();
+  }
+  void Start() {
+    StartDaemon();
     ClientOptions options;
     options.socket_path = socket_path();
     options.default_deadline_us = kLongUs;
@@ -252,6 +256,26 @@ TEST_F(CliFsckOnlineTest, QuarantinedSlotsAreTriedAndGivenBackWhileItServes) {
   EXPECT_EQ(tier().at("places_recovered"), kLost);
   EXPECT_THAT(Terrace({"status"}).out, HasSubstr("health    ok"));
   EXPECT_TRUE(Eventually([&] { return Fsck().exit_code == 0; })) << Fsck().out;
+  for (uint32_t block = 0; block < kBlocks; ++block) EXPECT_TRUE(IsServed(block)) << block;
+}
+
+// A path is away, say: nothing that the daemon tells people to do destroys what was on the others.
+TEST_F(CliFsckOnlineTest, BlocksOfGroupsWithoutAFileAreLeftAlone) {
+  const std::string groups = nvme_directory() + "/groups";
+  std::filesystem::rename(groups, Path("groups"));
+  std::filesystem::remove_all(nvme_directory() + "/catalog");
+  StartDaemon();
+  EXPECT_THAT(Terrace({"status"}).out, AllOf(HasSubstr("no file in " + groups),
+                                             Not(HasSubstr("terrace fsck --online --repair"))));
+  const nlohmann::json told = FsckJson({"--repair", "--yes"});
+  EXPECT_EQ(told.at("problem_counts").at("entry_unknown_group"), kBlocks);
+  EXPECT_EQ(told.at("repaired_count"), 0);
+  EXPECT_THAT(told.at("notes").dump(), HasSubstr("--free-unknown-groups"));
+  daemon().Signal(SIGTERM);
+  ASSERT_EQ(daemon().Wait(), 0) << daemon().Errors();
+  std::filesystem::remove_all(groups);
+  std::filesystem::rename(Path("groups"), groups);
+  Start();
   for (uint32_t block = 0; block < kBlocks; ++block) EXPECT_TRUE(IsServed(block)) << block;
 }
 

@@ -99,6 +99,26 @@ TEST_F(CliFsckTest, ProblemsAreToldAndRepaired) {
   EXPECT_THAT(outcome.out, HasSubstr("19 in use"));
 }
 
+// The file of their group may come back.
+TEST_F(CliFsckTest, BlocksOfUnknownGroupsAreGivenUpOnlyInSoManyWords) {
+  domain_.reset();
+  std::filesystem::remove_all(slab_directory_ + "/groups");
+  std::filesystem::remove_all(slab_directory_ + "/catalog");
+  Outcome outcome = Fsck({"--repair", "--yes"});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.out,
+              AllOf(HasSubstr("note      20 entries are left as they are"),
+                    HasSubstr("--free-unknown-groups"), HasSubstr("20 problems, 0 repaired")));
+  for (const char* other : {"--online", "--verify"}) {
+    outcome = Fsck({"--free-unknown-groups", other});
+    EXPECT_EQ(outcome.exit_code, 2);
+    EXPECT_THAT(outcome.err, HasSubstr("--repair with the daemon stopped"));
+  }
+  outcome = Fsck({"--repair", "--free-unknown-groups", "--yes"});
+  EXPECT_THAT(outcome.out, HasSubstr("20 problems, 20 repaired"));
+  EXPECT_THAT(Fsck().out, HasSubstr("0 in use"));
+}
+
 TEST_F(CliFsckTest, WhatCannotBeLookedAtIsNoCleanDomain) {
   domain_.reset();
   Outcome outcome = Fsck({"--domain", "other"});

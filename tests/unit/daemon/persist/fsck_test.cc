@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -202,15 +203,41 @@ TEST_F(FsckTest, DamagedPayloadIsFoundOnlyWhenVerifying) {
   ExpectCatalogGives(kBlocks - 1);
 }
 
-TEST_F(FsckTest, BlocksOfUnknownGroupsAreFoundAndFreed) {
+// Their files may come back with a path or a directory.
+TEST_F(FsckTest, BlocksOfUnknownGroupsStayUnlessTheyAreNamed) {
   LeaveBlocks(Ending::kKill);
-  fs::remove_all(directories_[0] + "/groups");
+  const fs::path groups = directories_[0] + "/groups", elsewhere = root_ + "/groups";
+  fs::rename(groups, elsewhere);
   fs::remove_all(directories_[0] + "/catalog");
-  const FsckReport report = Look();
+  FsckReport report = Look();
   EXPECT_EQ(report.catalog, FsckCatalog::kNone);
   EXPECT_EQ(CountOf(report, Kind::kEntryUnknownGroup), kBlocks);
-  EXPECT_EQ(Repair().repaired, kBlocks);
+  report = Repair();
+  EXPECT_EQ(report.repaired, 0u);
+  ASSERT_EQ(report.notes.size(), 1u);
+  EXPECT_THAT(report.notes[0], HasSubstr("--free-unknown-groups"));
+  fs::rename(elsewhere, groups);
+  EXPECT_EQ(Look(FsckPayloads::kVerify).payloads_verified, kBlocks);
+  fs::remove_all(groups);
+  fs::remove_all(directories_[0] + "/catalog");
+  FsckOptions options = OptionsOf(FsckPayloads::kLeave, FsckMode::kRepair);
+  options.unknown_groups = FsckUnknownGroups::kFree;
+  std::string why;
+  FsckReport freed;
+  ASSERT_TRUE(RunFsck(options, &freed, &why).ok()) << why;
+  EXPECT_EQ(freed.repaired, kBlocks);
+  EXPECT_TRUE(freed.notes.empty());
   ExpectCatalogGives(0);
+}
+
+// As the daemon, which copies group files from path to path.
+TEST_F(FsckTest, GroupFilesOfEveryPathAreSeen) {
+  LeaveBlocks(Ending::kKill);
+  std::ranges::reverse(directories_);
+  const FsckReport report = Repair(FsckPayloads::kVerify);
+  EXPECT_EQ(report.groups, 1u);
+  EXPECT_EQ(report.problem_count(), 0u) << report.problems[0].what;
+  EXPECT_EQ(report.payloads_verified, kBlocks);
 }
 
 TEST_F(FsckTest, CatalogThatDisagreesWithTheTablesIsFoundAndWrittenAnew) {

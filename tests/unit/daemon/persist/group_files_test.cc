@@ -15,6 +15,7 @@
 #include <mutex>
 #include <thread>
 
+#include "sim/group_keys.h"
 #include "unit/include/example_space.h"
 
 namespace terrace {
@@ -350,6 +351,97 @@ TEST_F(GroupShelfTest, WhatCannotBeWrittenIsSaidAndTriedAgain) {
   ASSERT_TRUE(files.Drain(kWaitUs));
   EXPECT_EQ(files.StateOf(0, GroupNamed("llama").Id()), GroupFiles::State::kKept);
   EXPECT_EQ(Load().size(), 1u);
+}
+
+// The drive was full for a moment, say: an engine opens its group once and runs for weeks.
+TEST_F(GroupShelfTest, WhatCannotBeWrittenIsTriedOnAndOnAndToldOnce) {
+  std::ofstream(root_ / "groups") << "in the way";
+  DiskGroupFiles::Options options = OptionsOf();
+  options.look_interval = std::chrono::milliseconds(5);
+  std::atomic<int> told_count = 0, changed_count = 0, cataloged_count = 0;
+  options.trouble = [&](const std::string&) { ++told_count; };
+  options.changed = [&](uint32_t) { ++changed_count; };
+  options.domains[0].also = [&](const GroupId&, const std::string&) { ++cataloged_count; };
+  const SpaceGroupSpec group = GroupNamed("llama"), dropped = GroupNamed("dropped", 33);
+  DiskGroupFiles files(options);
+  files.Keep(0, group);
+  files.Keep(0, dropped);
+  ASSERT_TRUE(Soon([&] { return changed_count > 8; })) << "it is tried on and on";
+  EXPECT_EQ(told_count, 2) << "once a group";
+  EXPECT_EQ(cataloged_count, 2);
+  GroupFilesTrouble trouble = files.TroubleOf(0);
+  EXPECT_EQ(trouble.groups_not_kept, 2u);
+  EXPECT_EQ(trouble.directory, directory_);
+  EXPECT_NE(trouble.why_not_kept.find("cannot make the directory of groups"), std::string::npos)
+      << trouble.why_not_kept;
+  files.Drop(0, dropped.Id());
+  EXPECT_EQ(files.TroubleOf(0).groups_not_kept, 1u);
+  fs::remove(root_ / "groups");
+  ASSERT_TRUE(Soon([&] { return files.StateOf(0, group.Id()) == GroupFiles::State::kKept; }));
+  ASSERT_TRUE(Soon([&] { return files.TroubleOf(0).groups_not_kept == 0; }));
+  ASSERT_TRUE(files.Drain(kWaitUs));
+  EXPECT_EQ(Load().size(), 1u) << "and nothing that was dropped";
+}
+
+// What holds one writer up for a moment, as a read-only file system does.
+class KeyedShelfTest : public GroupShelfTest {
+ protected:
+  KeyedShelfTest() {
+    options_.domains[0].keys = &keys_;
+    options_.look_interval = std::chrono::milliseconds(5);
+    options_.trouble = [this](const std::string&) { ++told_count_; };
+    options_.changed = [this](uint32_t) { ++changed_count_; };
+  }
+
+  std::atomic<bool> may_erase_ = true;
+  std::atomic<int> told_count_ = 0, changed_count_ = 0;
+  GroupKeyFiles keys_{
+      {.directory = root_ / "keys",
+       .ring = std::make_shared<const KeyRing>(std::vector<CipherKey>{sim::KeyFrom(5)}),
+       .may_go_on = [this](GroupKeyStep step) {
+         return may_erase_ || step != GroupKeyStep::kErasedInPlace;
+       }}};
+  DiskGroupFiles::Options options_ = OptionsOf();
+  const SpaceGroupSpec group_ = GroupNamed("llama");
+};
+
+TEST_F(KeyedShelfTest, AKeyThatCouldNotBeErasedIsErasedOnceItCanBe) {
+  DiskGroupFiles files(options_);
+  files.Keep(0, group_);
+  ASSERT_TRUE(files.Drain(kWaitUs));
+  may_erase_ = false;
+  files.DestroyKey(0, group_.Id());
+  ASSERT_TRUE(files.Drain(kWaitUs));
+  const int tries = changed_count_;
+  ASSERT_TRUE(Soon([&] { return changed_count_ > tries + 4; })) << "it is tried on and on";
+  EXPECT_FALSE(files.AreKeysDestroyed(0));
+  EXPECT_EQ(keys_.Find(group_.Id()), nullptr);
+  GroupFilesTrouble trouble = files.TroubleOf(0);
+  EXPECT_EQ(trouble.keys_not_erased, 1u);
+  EXPECT_EQ(trouble.groups_not_kept, 1u) << "nothing is written under a key that is destroyed";
+  EXPECT_NE(trouble.why_not_erased.find("Input/output error"), std::string::npos);
+  may_erase_ = true;
+  ASSERT_TRUE(Soon([&] { return files.StateOf(0, group_.Id()) == GroupFiles::State::kKept; }));
+  ASSERT_TRUE(Soon([&] { return files.TroubleOf(0).groups_not_kept == 0; }));
+  EXPECT_TRUE(files.AreKeysDestroyed(0));
+  EXPECT_EQ(files.TroubleOf(0).keys_not_erased, 0u);
+  EXPECT_NE(keys_.Find(group_.Id()), nullptr) << "another one";
+  EXPECT_EQ(told_count_, 1) << "that it is not erased";
+}
+
+// Of a group that nobody has open any more.
+TEST_F(KeyedShelfTest, AKeyOfADroppedGroupIsErasedOnceItCanBe) {
+  DiskGroupFiles files(options_);
+  files.Keep(0, group_);
+  ASSERT_TRUE(files.Drain(kWaitUs));
+  may_erase_ = false;
+  files.Drop(0, group_.Id());
+  ASSERT_TRUE(files.Drain(kWaitUs));
+  EXPECT_FALSE(files.AreKeysDestroyed(0));
+  EXPECT_EQ(files.TroubleOf(0).groups_not_kept, 0u);
+  may_erase_ = true;
+  ASSERT_TRUE(Soon([&] { return files.AreKeysDestroyed(0); }));
+  EXPECT_TRUE(fs::is_empty(root_ / "keys"));
 }
 
 TEST_F(GroupShelfTest, ADroppedGroupLeavesNothingBehind) {

@@ -316,6 +316,10 @@ TEST_F(RecoveryTest, BlocksOfAGroupThatNobodyKnowsAreLeftUntilItsFileIsBack) {
     EXPECT_EQ(summary.counts.entries_left, kBlocks);
     ASSERT_EQ(summary.notes.size(), 1u);
     EXPECT_THAT(summary.notes[0], testing::HasSubstr(ToHex(DiskGroup().Id())));
+    const TierStats stats = domain_->tier().stats();
+    EXPECT_GT(stats.ungrouped_bytes, 0u);
+    EXPECT_EQ(stats.left_alone_bytes, stats.ungrouped_bytes);
+    EXPECT_EQ(stats.quarantined_bytes, 0u) << "nothing is wrong with the drive";
     domain_->StopClean();
   }
   fs::remove_all(groups);

@@ -381,7 +381,21 @@ TEST_F(Tiers, AGroupWhoseSpecCannotBeWrittenIsTriedAgainWhenItIsOpened) {
   w.group_files.state_of_kept = GroupFiles::State::kKept;
   w.Put(s, group, World::Keys(3, 2));
   w.Advance(3'000'000);
-  EXPECT_EQ(w.Stats().lower_tiers[0].persisted_block_count, 3u);
+  EXPECT_EQ(w.Stats().lower_tiers[0].persisted_block_count, 6u);
+}
+
+// Whoever writes the files tries again: no engine has to open its group anew.
+TEST_F(Tiers, BlocksOfAGroupThatCouldNotBeKeptFollowOnceItIs) {
+  w.group_files.state_of_kept = GroupFiles::State::kFailed;
+  w.Put(s, group, World::Keys(3, 1));
+  w.Put(s, group, World::Keys(3, 2));
+  w.Advance(3'000'000);
+  EXPECT_EQ(w.Stats().lower_tiers[0].block_count, 0u);
+  EXPECT_EQ(w.Stats().lower_tiers[0].writes_queued, 0u) << "a drain does not wait for them";
+  w.group_files.state_of_kept = GroupFiles::State::kKept;
+  w.store->events().OnGroupFilesChanged(0);
+  w.Advance(100'000);
+  EXPECT_EQ(w.Stats().lower_tiers[0].persisted_block_count, 6u);
 }
 
 TEST_F(Tiers, WaitAnswersWhenAllIsPersisted) {

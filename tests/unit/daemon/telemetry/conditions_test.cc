@@ -84,6 +84,8 @@ const std::map<Condition, std::function<void(DomainFigures*)>> kCauses = {
      [](DomainFigures* f) { f->lower_tiers[0].stats.too_large_bytes = 1; }},
     {Condition::kFilesAtLimit,
      [](DomainFigures* f) { f->lower_tiers[0].stats.is_at_files_limit = true; }},
+    {Condition::kGroupsNotKept, [](DomainFigures* f) { f->group_files.groups_not_kept = 1; }},
+    {Condition::kKeysNotErased, [](DomainFigures* f) { f->group_files.keys_not_erased = 1; }},
     {Condition::kRedisAway, [](DomainFigures* f) { f->shared->tier.is_ready = false; }},
     {Condition::kRedisNoWrites,
      [](DomainFigures* f) {
@@ -218,6 +220,38 @@ TEST(Conditions, ATierWithoutMoreFilesSaysWhichLimitAndWhatItWants) {
   EXPECT_THAT(OnlySentence(figures),
               AllOf(HasSubstr("has 500 open"), HasSubstr("may open 4096 files"),
                     HasSubstr("wants 70000"), HasSubstr("LimitNOFILE=")));
+}
+
+// The drive is whole: nothing tells to repair or to replace it.
+TEST(Conditions, BlocksOfGroupsWithoutAFileAreLeftAloneAndTheDirectoryIsNamed) {
+  DomainFigures figures = Well();
+  figures.group_files.directory = "/mnt/a/chat/groups";
+  figures.lower_tiers[0].stats.left_alone_bytes = kGiB / 2;
+  figures.lower_tiers[0].stats.ungrouped_bytes = kGiB / 2;
+  EXPECT_THAT(ConditionsOf(figures), ElementsAre(Condition::kSlabsLeftAlone));
+  EXPECT_THAT(OnlySentence(figures),
+              AllOf(HasSubstr("536870912 bytes"), HasSubstr("no file in /mnt/a/chat/groups"),
+                    HasSubstr("Bring back the path of nvme.paths"),
+                    testing::Not(HasSubstr("secret_file"))));
+  figures.lower_tiers[0].stats.left_alone_bytes += 1;
+  EXPECT_THAT(ConditionsOf(figures),
+              ElementsAre(Condition::kSlabsLeftAlone, Condition::kSlabsLeftAlone));
+}
+
+TEST(Conditions, WhatCannotBeWrittenOrErasedOfGroupsSaysWhereAndWhy) {
+  DomainFigures figures = Well();
+  figures.group_files = {.directory = "/mnt/a/chat/groups",
+                         .groups_not_kept = 2,
+                         .why_not_kept = "cannot create it (No space left on device)"};
+  EXPECT_THAT(OnlySentence(figures),
+              AllOf(HasSubstr("files of 2 groups"), HasSubstr("to /mnt/a/chat/groups"),
+                    HasSubstr("No space left on device")));
+  figures.group_files = {.directory = "/mnt/a/chat/groups",
+                         .keys_not_erased = 1,
+                         .why_not_erased = "cannot open it (Read-only file system)"};
+  EXPECT_THAT(OnlySentence(figures),
+              AllOf(HasSubstr("keys of 1 groups"), HasSubstr("keys/ beside /mnt/a/chat/groups"),
+                    HasSubstr("Read-only file system")));
 }
 
 TEST(Conditions, TheManualNamesEach) {
