@@ -140,7 +140,7 @@ bool Adoption::DropParked() {
   for (Range& range : ranges_) {
     // The tails go first.
     for (; budget > 0 && range.erased_end > (IsOpen(range) ? range.end : range.next); --budget) {
-      Taken taken;
+      UnindexedTaken taken;
       DropTail(&range, &taken);
       is_room |= sessions_.empty() && taken.byte_count > 0;
     }
@@ -188,11 +188,12 @@ void Adoption::EraseBelowKey(std::optional<uint64_t> group_tag, const BlockKey& 
   });
 }
 
-void Adoption::EraseKey(std::optional<uint64_t> group_tag, const BlockKey& key, Taken* taken) {
+void Adoption::EraseKey(std::optional<uint64_t> group_tag, const BlockKey& key,
+                        UnindexedTaken* taken) {
   ForEachOf(group_tag, key, [&](const Range& /*range*/, size_t index) { DropOne(index, taken); });
 }
 
-bool Adoption::DropErased(uint32_t* budget, Taken* taken) {
+bool Adoption::DropErased(uint32_t* budget, UnindexedTaken* taken) {
   for (Range& range : ranges_) {
     for (; range.erased_end > range.end; --*budget) {
       if (*budget == 0) return false;
@@ -203,12 +204,12 @@ bool Adoption::DropErased(uint32_t* budget, Taken* taken) {
   return true;
 }
 
-void Adoption::DropTail(Range* range, Taken* taken) {
+void Adoption::DropTail(Range* range, UnindexedTaken* taken) {
   DropOne(--range->erased_end, taken);
   range->end = std::min(range->end, range->erased_end);
 }
 
-void Adoption::DropOne(size_t parked_index, Taken* taken) {
+void Adoption::DropOne(size_t parked_index, UnindexedTaken* taken) {
   ParkedSlot& slot = parked_[parked_index];
   if (slot.is_dropped) return;
   slot.is_dropped = true;

@@ -20,6 +20,7 @@
 #include "daemon/residency/residency.h"
 #include "daemon/restore/restore_summaries.h"
 #include "daemon/transfer/mover.h"
+#include "tiers/left_blocks.h"
 
 namespace terrace {
 
@@ -28,12 +29,6 @@ class Adoption {
   static constexpr uint32_t kInCheckMax = 32;
   static constexpr uint32_t kRowsPerStepMax = 128;
   static constexpr uint32_t kRowsAtOpenMax = 1024;
-
-  // Parked blocks that an erasure took.
-  struct Taken {
-    uint64_t block_count = 0;
-    uint64_t byte_count = 0;
-  };
 
   Adoption(CacheDomain& domain, Residency& residency, Mover& mover)
       : d_(domain), residency_(residency), mover_(mover) {}
@@ -55,9 +50,9 @@ class Adoption {
   // key.
   void EraseBelowKey(std::optional<uint64_t> group_tag, const BlockKey& key);
   // What is parked under the key is dropped at once.
-  void EraseKey(std::optional<uint64_t> group_tag, const BlockKey& key, Taken* taken);
+  void EraseKey(std::optional<uint64_t> group_tag, const BlockKey& key, UnindexedTaken* taken);
   // As many slots as *budget says. True: nothing of what was erased is left.
-  bool DropErased(uint32_t* budget, Taken* taken);
+  bool DropErased(uint32_t* budget, UnindexedTaken* taken);
 
   void Step();
   bool has_work() const;
@@ -101,8 +96,8 @@ class Adoption {
   void Forsake(const SlotRef& slot);
   void SortByKey();
   void ForgetIfNone();
-  void DropTail(Range* range, Taken* taken);
-  void DropOne(size_t parked_index, Taken* taken);
+  void DropTail(Range* range, UnindexedTaken* taken);
+  void DropOne(size_t parked_index, UnindexedTaken* taken);
   // Calls visit(range, index in parked_) for each slot that is parked under the key.
   template <typename Visit>
   void ForEachOf(std::optional<uint64_t> group_tag, const BlockKey& key, const Visit& visit);

@@ -1,38 +1,67 @@
 #include "daemon/rule/unindexed_eviction.h"
 
 namespace terrace {
+namespace {
 
-std::optional<uint64_t> UnindexedEviction::TagOf(uint32_t group_index) const {
-  if (group_index == kAllGroups) return std::nullopt;
-  return d_.groups[group_index]->id().low;
+LeftBlocks* LeftOf(const CacheDomain& domain) {
+  if (domain.persistent_tier == kLowerTiersMax) return nullptr;
+  return LeftBlocksOf(domain.lower[domain.persistent_tier].tier);
 }
 
-bool UnindexedEviction::EvictAll(uint32_t group_index, protocol::EvictReply* reply) {
-  adoption_.Erase(TagOf(group_index));
-  Adoption::Taken taken;
-  return Drop(&taken, reply);
+std::optional<uint64_t> TagOf(const std::optional<GroupId>& group) {
+  return group ? std::optional(group->low) : std::nullopt;
+}
+
+}  // namespace
+
+UnindexedEviction::UnindexedEviction(CacheDomain& domain, Adoption& adoption)
+    : d_(domain), adoption_(adoption), left_(LeftOf(domain)), since_us_(domain.NowUs()) {}
+
+std::optional<GroupId> UnindexedEviction::IdOf(uint32_t group_index) const {
+  if (group_index == kAllGroups) return std::nullopt;
+  return d_.groups[group_index]->id();
+}
+
+bool UnindexedEviction::EvictAll(uint32_t group_index, std::optional<TierKind> tier,
+                                 protocol::EvictReply* reply) {
+  const std::optional<GroupId> group = IdOf(group_index);
+  if (tier.value_or(TierKind::kDram) == TierKind::kDram) adoption_.Erase(TagOf(group));
+  if (left_ != nullptr && tier.value_or(TierKind::kNvme) == TierKind::kNvme) {
+    left_->MarkLeft(group, 0);
+  }
+  UnindexedTaken taken;
+  return Take(&taken, reply);
 }
 
 bool UnindexedEviction::EvictKeys(const KeysQuery& query, std::span<const BlockId> found,
                                   protocol::EvictReply* reply) {
-  const std::optional<uint64_t> tag = TagOf(query.group_index);
+  const std::optional<GroupId> group = IdOf(query.group_index);
   const bool is_subtree = (query.flags & protocol::kEvictSubtree) != 0;
-  Adoption::Taken taken;
+  UnindexedTaken taken;
   for (const BlockKey& key : query.keys) {
-    if (is_subtree) adoption_.EraseBelowKey(tag, key);
-    adoption_.EraseKey(tag, key, &taken);
+    if (is_subtree) adoption_.EraseBelowKey(TagOf(group), key);
+    adoption_.EraseKey(TagOf(group), key, &taken);
+    if (left_ == nullptr) continue;
+    if (is_subtree) left_->MarkLeftBelow(group, key);
+    left_->EraseLeftKey(group, key, &taken);
   }
   for (const BlockId id : found) {
     if (!is_subtree) break;
     const RadixIndex::Node& node = d_.index.node(id);
-    adoption_.Erase(TagOf(node.group_index), uint64_t{node.position} + 1);
+    MarkBelow(d_.groups[node.group_index]->id(), node.position);
   }
-  return Drop(&taken, reply);
+  return Take(&taken, reply);
 }
 
-bool UnindexedEviction::Drop(Adoption::Taken* taken, protocol::EvictReply* reply) {
+void UnindexedEviction::MarkBelow(const GroupId& group, uint64_t position) {
+  adoption_.Erase(group.low, position + 1);
+  if (left_ != nullptr) left_->MarkLeft(group, position + 1);
+}
+
+bool UnindexedEviction::Take(UnindexedTaken* taken, protocol::EvictReply* reply) {
   uint32_t budget = protocol::kBlocksPerTurnMax;
-  const bool is_through = adoption_.DropErased(&budget, taken);
+  bool is_through = adoption_.DropErased(&budget, taken);
+  if (left_ != nullptr) is_through &= left_->EraseLeft(&budget, taken);
   reply->block_count += taken->block_count;
   reply->byte_count += taken->byte_count;
   d_.counters.blocks_evicted += taken->block_count;

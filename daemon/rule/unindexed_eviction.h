@@ -1,11 +1,12 @@
-// UnindexedEviction: what an erasure covers and no index names, since its group is not there: slots
-// that are parked in kept memory. Whoever opens the group would find them, so an erasure takes them
-// along before it is answered, and before it looks at the index: nothing is adopted behind it then.
+// UnindexedEviction: what an erasure covers and no index names: slots that are parked in kept
+// memory, and entries that are left on drives, since their group or its key is not there. Whoever
+// opens the group, or a later start, would find them, so an erasure takes them along before it is
+// answered, and before it looks at the index: nothing is adopted behind it then. No pin keeps it.
 //
 // Of what continues a key nobody knows more here than how deep it lies: all that lies deeper in the
 // key's group goes with it.
 //
-// THREADING: store thread. LIMITS: a call drops kBlocksPerTurnMax slots at most.
+// THREADING: store thread. LIMITS: a call takes kBlocksPerTurnMax slots or entries at most.
 #pragma once
 
 #include <cstdint>
@@ -15,19 +16,21 @@
 #include "daemon/block/cache_domain.h"
 #include "daemon/restore/adoption.h"
 #include "terrace/protocol.h"
+#include "tiers/left_blocks.h"
 
 namespace terrace {
 
 class UnindexedEviction {
  public:
-  // With the store, before anything is parked.
-  UnindexedEviction(CacheDomain& domain, Adoption& adoption)
-      : d_(domain), adoption_(adoption), since_us_(domain.NowUs()) {}
+  // With the store, before anything is parked or left.
+  UnindexedEviction(CacheDomain& domain, Adoption& adoption);
 
-  bool is_empty() const { return adoption_.parked_slot_count() == 0; }
-  // All of a group, or of any (kAllGroups). Counts in `reply` add up. True: it has gone; false:
-  // call it again.
-  bool EvictAll(uint32_t group_index, protocol::EvictReply* reply);
+  bool is_empty() const {
+    return adoption_.parked_slot_count() == 0 && (left_ == nullptr || !left_->has_left());
+  }
+  // All of a group, or of any (kAllGroups), in one tier, or in all (none). Counts in `reply` add
+  // up. True: it has gone; false: call it again.
+  bool EvictAll(uint32_t group_index, std::optional<TierKind> tier, protocol::EvictReply* reply);
   // What has these keys and, with kEvictSubtree, what continues them, or one of `found`, which the
   // index names. The same answer.
   bool EvictKeys(const KeysQuery& query, std::span<const BlockId> found,
@@ -36,11 +39,13 @@ class UnindexedEviction {
   uint64_t idle_us() const { return d_.NowUs() - since_us_; }
 
  private:
-  std::optional<uint64_t> TagOf(uint32_t group_index) const;
-  bool Drop(Adoption::Taken* taken, protocol::EvictReply* reply);
+  std::optional<GroupId> IdOf(uint32_t group_index) const;
+  void MarkBelow(const GroupId& group, uint64_t position);
+  bool Take(UnindexedTaken* taken, protocol::EvictReply* reply);
 
   CacheDomain& d_;
   Adoption& adoption_;
+  LeftBlocks* const left_;  // null: no tier keeps what it cannot serve
   const uint64_t since_us_;
 };
 

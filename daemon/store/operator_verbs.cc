@@ -238,7 +238,7 @@ uint64_t OpenEvictWalk(const Caller& caller, const KeysQuery& query) {
 bool EvictUnindexed(const Caller& caller, const KeysQuery& query, protocol::EvictReply* answer) {
   UnindexedEviction& unindexed = caller.rooms->unindexed;
   if (unindexed.is_empty()) return true;
-  if (query.keys.empty()) return unindexed.EvictAll(query.group_index, answer);
+  if (query.keys.empty()) return unindexed.EvictAll(query.group_index, std::nullopt, answer);
   return unindexed.EvictKeys(query, BlocksOf(caller, query), answer);
 }
 
@@ -351,12 +351,9 @@ Status EvictWhereOperation::Begin(const Caller& caller) {
 // True: what the filters cover of it has gone.
 bool EvictWhereOperation::EvictUnindexed(const Caller& caller) {
   UnindexedEviction& unindexed = caller.rooms->unindexed;
-  const bool is_covered =
-      !filter_.is_dry_run &&
-      filter_.tier.value_or(protocol::TierKind::kDram) == protocol::TierKind::kDram &&
-      filter_.idle_us_min <= unindexed.idle_us();
-  if (!is_covered) return true;
-  return unindexed.EvictAll(filter_.is_of_all_groups ? kAllGroups : filter_.group_first, answer_);
+  if (filter_.is_dry_run || filter_.idle_us_min > unindexed.idle_us()) return true;
+  const uint32_t group_index = filter_.is_of_all_groups ? kAllGroups : filter_.group_first;
+  return unindexed.EvictAll(group_index, filter_.tier, answer_);
 }
 
 Result<bool> EvictWhereOperation::Evict() {
@@ -446,9 +443,9 @@ Status ResetOperation::Erase() {
   // Not an eviction: what is leased leaves the index, too, and its slots fall with the lease.
   const GroupRange groups = GroupsOf(caller, group_index_);
   uint32_t budget = protocol::kBlocksPerTurnMax;
-  protocol::EvictReply dropped;
-  const bool has_unindexed = !caller.rooms->unindexed.EvictAll(group_index_, &dropped);
-  erased_count_ += dropped.block_count;
+  protocol::EvictReply taken;
+  const bool has_unindexed = !caller.rooms->unindexed.EvictAll(group_index_, std::nullopt, &taken);
+  erased_count_ += taken.block_count;
   if (has_unindexed) return Status::Ok();
   if (!std::exchange(is_begun_, true)) {
     DestroyGroupKeys(caller.domain(), groups.first, groups.end);

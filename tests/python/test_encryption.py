@@ -317,6 +317,35 @@ def test_erasing_by_key_takes_a_second_at_most_and_leaves_noise():
             assert again.stats()["domain"]["blocks_corrupt"] == 0
 
 
+def hex_of(key):
+    return f"{key.high:016x}{key.low:016x}"
+
+
+@pytest.mark.parametrize("other_key", ["", new_key()], ids=["without_keys", "with_another"])
+@pytest.mark.parametrize("asked", [["--all"], ["--all", "--group", "tiny"],
+                                   ["--all", "--group", "tiny", "--by-key"], ["keys"], []],
+                         ids=["all", "group", "by_key", "keys", "reset"])
+def test_what_is_erased_while_its_key_is_away_does_not_come_back_with_it(asked, other_key):
+    key = new_key()
+    with host(key) as one:
+        with connect(one.daemon) as client:
+            keys = store(client, 1)
+        one.restart(*filter(None, [other_key]))
+        with connect(one.daemon) as client:
+            group = client.open(GROUP)
+            if not asked:
+                group.reset()
+            else:
+                named = [hex_of(k) for k in keys] if asked == ["keys"] else asked
+                status, out, err = run_terrace("evict", *named, "--yes", "--socket",
+                                               one.daemon.socket)
+                assert status == 0, out + err
+                assert f"evicted {BLOCKS} blocks" in out
+        one.restart(key)
+        with connect(one.daemon) as client:
+            assert hits(client, 1) == 0
+
+
 @contextlib.contextmanager
 def redis_server(directory):
     if shutil.which("redis-server") is None:

@@ -6,6 +6,7 @@
 
 #include "terrace/check.h"
 #include "tiers/nvme/disk_probes.h"
+#include "tiers/nvme/left_entries.h"
 #include "tiers/nvme/slab_syncs.h"
 #include "tiers/nvme/slot_trials.h"
 
@@ -57,6 +58,7 @@ class NvmeTier::Parts final : public DiskListener, public EntryListener {
   SlabSyncs syncs;
   SlotTrials trials;
   DiskProbes probes;
+  LeftEntries left;
   SlabRestore restore;
   SlotInspector inspector;
   uint64_t read_bytes = 0;
@@ -88,11 +90,12 @@ NvmeTier::Parts::Parts(Options the_options)
       syncs(options.sync_interval_us, {disks, slabs, entries, erasures, lifecycle, reports}),
       trials(options.random, {disks, slabs, classes, entries, lifecycle, syncs, reports}),
       probes(options.random, {disks, slabs, lifecycle, syncs, reports}),
+      left({slabs, classes, entries, erasures}),
       restore({.domain_index = options.domain_index,
                .secret = options.secret,
                .capacity_bytes = capacity_bytes(),
                .encryption = options.encryption},
-              {disks, slabs, classes, entries, erasures}),
+              {disks, slabs, classes, entries, erasures, left}),
       inspector({slabs, classes, entries, trials}) {
   TERRACE_CHECK(options.now_us && options.random, "time and chance come from outside");
   slabs.CountIn(shares, options.domain_index);
@@ -451,10 +454,10 @@ TierStats NvmeTier::stats() const {
   const std::optional<FileRoom> at_limit = p.FilesAtLimit();
   const FileRoom files = at_limit.value_or(FileRoom{});
   const SlotTotals& totals = p.slabs.totals();
-  const SlabRestore::Counts& found = p.restore.counts();
   // Not the drive's fault: whole, and of use to a start that knows their groups or keys.
-  const uint64_t left_bytes = std::min(found.left_bytes, totals.quarantined_bytes);
-  const uint64_t locked_bytes = std::min(found.locked_bytes, totals.quarantined_bytes - left_bytes);
+  const uint64_t left_bytes = std::min(p.left.ungrouped_bytes(), totals.quarantined_bytes);
+  const uint64_t locked_bytes =
+      std::min(p.left.locked_bytes(), totals.quarantined_bytes - left_bytes);
   return {
       .capacity_bytes = RoundDown(p.capacity_bytes(), p.options.slab_bytes),
       .used_bytes = totals.used_bytes,
@@ -481,6 +484,25 @@ TierStats NvmeTier::stats() const {
 }
 
 std::vector<DriveTrouble> NvmeTier::troubles() const { return parts_->disks.Troubles(); }
+
+bool NvmeTier::has_left() const { return parts_->left.count() > 0; }
+
+void NvmeTier::MarkLeft(const std::optional<GroupId>& group, uint64_t position) {
+  parts_->left.Mark(group, position);
+}
+
+void NvmeTier::MarkLeftBelow(const std::optional<GroupId>& group, const BlockKey& key) {
+  parts_->left.MarkBelow(group, key);
+}
+
+void NvmeTier::EraseLeftKey(const std::optional<GroupId>& group, const BlockKey& key,
+                            UnindexedTaken* taken) {
+  parts_->left.EraseKey(group, key, taken);
+}
+
+bool NvmeTier::EraseLeft(uint32_t* budget, UnindexedTaken* taken) {
+  return parts_->left.EraseMarked(budget, taken);
+}
 
 bool NvmeTier::is_quiet() const { return parts_->is_quiet(); }
 

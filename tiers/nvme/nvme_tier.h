@@ -19,6 +19,7 @@
 //   EntryWriter, ErasureLog                         the header table follows; what is durably freed
 //   SlabLifecycle, SlabSyncs                        slabs come, change and go; fdatasync
 //   SlotTrials, DiskProbes                          suspect slots, disks that are off
+//   LeftEntries                                     what a start could not serve, and kept
 //   SlabRestore, SlotInspector                      the start; an online check
 #pragma once
 
@@ -32,6 +33,7 @@
 #include "terrace/checksum.h"
 #include "tiers/crypto/group_key.h"
 #include "tiers/disk/disk.h"
+#include "tiers/left_blocks.h"
 #include "tiers/nvme/extent_catalog.h"
 #include "tiers/nvme/slab_restore.h"
 #include "tiers/nvme/slot_inspector.h"
@@ -40,7 +42,7 @@
 
 namespace terrace {
 
-class NvmeTier final : public Tier {
+class NvmeTier final : public Tier, public LeftBlocks {
  public:
   struct Options {
     uint32_t domain_index = 0;
@@ -100,6 +102,14 @@ class NvmeTier final : public Tier {
   void Tick() override;
   TierStats stats() const override;
   std::vector<DriveTrouble> troubles() const override;
+
+  // ---- LeftBlocks ----
+  bool has_left() const override;
+  void MarkLeft(const std::optional<GroupId>& group, uint64_t position) override;
+  void MarkLeftBelow(const std::optional<GroupId>& group, const BlockKey& key) override;
+  void EraseLeftKey(const std::optional<GroupId>& group, const BlockKey& key,
+                    UnindexedTaken* taken) override;
+  bool EraseLeft(uint32_t* budget, UnindexedTaken* taken) override;
 
   // Nothing is on its way: no transfer, no entry to table or catalog, no erasure. What a catalog is
   // marked complete for.

@@ -8,6 +8,7 @@
 #include "terrace/check.h"
 #include "tiers/nvme/entry_writer.h"
 #include "tiers/nvme/erasure_log.h"
+#include "tiers/nvme/left_entries.h"
 #include "tiers/nvme/shape_classes.h"
 
 namespace terrace {
@@ -69,7 +70,8 @@ SlabRestore::SlabRestore(const Options& options, const Neighbours& neighbours)
       slabs_(neighbours.slabs),
       classes_(neighbours.classes),
       entries_(neighbours.entries),
-      erasures_(neighbours.erasures) {}
+      erasures_(neighbours.erasures),
+      left_(neighbours.left) {}
 
 // ---- slabs ----
 
@@ -212,12 +214,7 @@ void SlabRestore::RestoreUsed(NvmeSlab& slab, const SlabEntry& entry, bool is_wa
   }
   if (is_wanted && entry.seal) {
     const Status found = FindCipher(slab, entry);
-    if (found.code() == StatusCode::kNotFound) {
-      slab.slots.SetState(entry.slot, SlabSlotState::kQuarantined);
-      ++counts_.entries_locked;
-      counts_.locked_bytes += slab.slot_bytes();
-      return;
-    }
+    if (found.code() == StatusCode::kNotFound) return Leave(slab, entry, /*is_locked=*/true);
     is_wanted = found.ok();
     counts_.entries_dead += found.ok() ? 0 : 1;
   }
@@ -225,12 +222,7 @@ void SlabRestore::RestoreUsed(NvmeSlab& slab, const SlabEntry& entry, bool is_wa
     owner = sink(RecordOf(entry, options_.domain_index), extent);
   }
   if (owner == kOwnerNone) return Discard(slab, entry.slot);
-  if (owner == kOwnerUnknown) {
-    slab.slots.SetState(entry.slot, SlabSlotState::kQuarantined);
-    ++counts_.entries_left;
-    counts_.left_bytes += slab.slot_bytes();
-    return;
-  }
+  if (owner == kOwnerUnknown) return Leave(slab, entry, /*is_locked=*/false);
   slab.slots.SetOwner(entry.slot, owner);
   ++counts_.entries_kept;
 }
@@ -247,6 +239,13 @@ Status SlabRestore::FindCipher(NvmeSlab& slab, const SlabEntry& entry) {
                               .name = NamePayload(entry, entry.length_bytes, entry.part_checksums),
                               .seal = *entry.seal});
   return Status::Ok();
+}
+
+// It stays, its slot out of use.
+void SlabRestore::Leave(NvmeSlab& slab, const SlabEntry& entry, bool is_locked) {
+  slab.slots.SetState(entry.slot, SlabSlotState::kQuarantined);
+  ++(is_locked ? counts_.entries_locked : counts_.entries_left);
+  left_.Add(slab, entry, is_locked);
 }
 
 void SlabRestore::Discard(NvmeSlab& slab, uint32_t slot) {
@@ -315,6 +314,7 @@ Status SlabRestore::RestoreEntry(uint32_t slab_index, uint32_t slot,
 }
 
 void SlabRestore::Finish() {
+  left_.EndRestore();
   for (const auto& slab : slabs_.all()) {
     if (slab == nullptr || !slab->is_readable()) continue;
     slab->slots.RaiseUnseenGenerations();

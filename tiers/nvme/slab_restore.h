@@ -23,6 +23,7 @@ namespace terrace {
 
 class EntryWriter;
 class ErasureLog;
+class LeftEntries;
 class NvmeDisks;
 class ShapeClasses;
 
@@ -43,6 +44,7 @@ class SlabRestore {
     ShapeClasses& classes;
     EntryWriter& entries;
     ErasureLog& erasures;
+    LeftEntries& left;
   };
   // Who owns a restored extent from now on. kOwnerNone: nobody wants it; its slot is freed.
   using Sink = std::function<uint32_t(const BlockRecord& record, const Extent& extent)>;
@@ -52,9 +54,7 @@ class SlabRestore {
     uint64_t slabs_unopened = 0;  // of slabs_left: more than there may be files
     uint64_t slabs = 0, slabs_left = 0, entries_used = 0, entries_kept = 0, entries_corrupt = 0;
     uint64_t entries_left = 0;    // whose owners nobody knows
-    uint64_t left_bytes = 0;      // of those slots
     uint64_t entries_locked = 0;  // whose keys nobody has: kept, their slots out of use
-    uint64_t locked_bytes = 0;    // of those slots
     uint64_t entries_plain = 0;   // given up, since they are not encrypted
     uint64_t entries_dead = 0;    // given up, since their keys have been destroyed
     uint64_t entries_unread = 0;  // of the corrupt: their sectors could not be read
@@ -90,6 +90,7 @@ class SlabRestore {
   void NoteEntry(NvmeSlab& slab, uint32_t slot, Status status, const SlabEntry& entry);
   void RestoreUsed(NvmeSlab& slab, const SlabEntry& entry, bool is_wanted, const Sink& sink);
   void Discard(NvmeSlab& slab, uint32_t slot);
+  void Leave(NvmeSlab& slab, const SlabEntry& entry, bool is_locked);
   // What the entry's payload is read with. kNotFound: nobody has the key. kGone: its key has been
   // destroyed.
   Status FindCipher(NvmeSlab& slab, const SlabEntry& entry);
@@ -100,6 +101,7 @@ class SlabRestore {
   ShapeClasses& classes_;
   EntryWriter& entries_;
   ErasureLog& erasures_;
+  LeftEntries& left_;
   Counts counts_;
 };
 

@@ -192,6 +192,36 @@ TEST_F(NvmeEncryptionTest, WithoutTheKeyNothingIsReadAndNothingIsLost) {
   EXPECT_EQ(tier().stats().left_alone_bytes, 0u);
 }
 
+TEST_F(NvmeEncryptionTest, WhatIsErasedWithoutTheKeyDoesNotComeBackWithIt) {
+  for (const uint64_t key : {1, 2, 3}) Store(key);
+  keys_.is_locked = true;
+  StartWith(PayloadEncryption{});
+  ASSERT_TRUE(tier().has_left());
+  UnindexedTaken taken;
+  tier().EraseLeftKey(RecordOf(1).group, RecordOf(2).key, &taken);
+  EXPECT_TRUE(tier().has_erasures_pending());
+  EXPECT_EQ(tier().stats().left_alone_bytes, 2 * kLength);
+  rig_->Settle();
+  EXPECT_FALSE(tier().has_erasures_pending());
+  rig_->PowerLoss();
+  keys_.is_locked = false;
+  StartWith(keys_.encryption());
+  EXPECT_FALSE(found_.contains(2));
+  ASSERT_TRUE(found_.contains(1) && found_.contains(3));
+  ExpectLoads(found_[3].extent, 3);
+  keys_.is_locked = true;
+  StartWith(keys_.encryption());
+  tier().MarkLeft(std::nullopt, 0);
+  uint32_t budget = 100;
+  EXPECT_TRUE(tier().EraseLeft(&budget, &taken));
+  EXPECT_EQ(taken.block_count, 3u);
+  rig_->Settle();
+  rig_->PowerLoss();
+  keys_.is_locked = false;
+  StartWith(keys_.encryption());
+  EXPECT_TRUE(found_.empty());
+}
+
 TEST_F(NvmeEncryptionTest, PlainBlocksAreGivenUpUnlessTheyAreToBeServed) {
   StartWith({});
   Store(1);

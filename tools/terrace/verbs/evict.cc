@@ -95,6 +95,7 @@ class EvictVerb : public Verb {
     if (!is_group_empty) {
       if (ExitCode outcome = Evict(*client, keys); outcome != kExitOk) return outcome;
     }
+    if (!group_.empty() && !is_dry_run_ && !EvictUnlisted()) return kExitFailed;
     Report();
     return kExitOk;
   }
@@ -151,6 +152,7 @@ class EvictVerb : public Verb {
     ListingQuery query{.deadline_us = address_.deadline_us()};
     query.group = FindGroup(*stats, group_);
     if (!query.group) return false;
+    filter_.group = *query.group;
     std::optional<Listing> listing = FetchListing(client, query);
     if (!listing) return false;
     std::unordered_set<BlockKey> resident;
@@ -158,6 +160,17 @@ class EvictVerb : public Verb {
     for (const auto& entry : listing->entries) {
       if (!resident.contains(entry.parent)) roots->push_back(entry.key);
     }
+    return true;
+  }
+
+  // What the daemon keeps of the group and cannot serve now hangs below no root of the listing.
+  bool EvictUnlisted() {
+    const auto link = AdminLink::Open(address_);
+    if (link == nullptr) return false;
+    const auto reply = AskEvictWhere(*link, filter_);
+    if (!reply) return false;
+    total_.block_count += reply->block_count;
+    total_.byte_count += reply->byte_count;
     return true;
   }
 

@@ -6,6 +6,9 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <span>
+#include <vector>
 
 #include "daemon/persist/group_files.h"
 #include "daemon/persist/slab_files.h"
@@ -326,6 +329,117 @@ TEST_F(RecoveryTest, BlocksOfAGroupThatNobodyKnowsAreLeftUntilItsFileIsBack) {
   fs::rename(elsewhere, groups);
   EXPECT_EQ(Recover().restored.blocks, kBlocks);
 }
+
+// ---- what is erased while nobody knows its group ----
+
+struct ErasureOfLeft {
+  const char* name;
+  uint32_t kept_count;  // of kBlocks blocks, once the group's file is back
+  // To its end; `keys` are those of all blocks, in order.
+  std::function<void(Store& store, SessionId session, std::span<const BlockKey> keys)> erase;
+};
+
+template <typename Operation, typename... Query>
+void RunToEnd(Operation operation, const Query&... query) {
+  Result<Progress> progress = operation.Step(query...);
+  while (progress.ok() && *progress != Progress::kDone) progress = operation.Step(query...);
+  EXPECT_TRUE(progress.ok()) << progress.status().what();
+}
+
+void EvictLeft(Store& store, const KeysQuery& query) {
+  protocol::EvictReply reply;
+  RunToEnd(store.operators().Evict(&reply), query);
+}
+
+void EvictLeftWhere(Store& store, SessionId session, const protocol::EvictWhereRequest& request) {
+  protocol::EvictReply reply;
+  RunToEnd(store.operators().EvictWhere(session, request, &reply));
+}
+
+const ErasureOfLeft kErasuresOfLeft[] = {
+    {"EverythingIsEvicted", 0,
+     [](Store& store, SessionId session, std::span<const BlockKey>) {
+       EvictLeft(store,
+                 {.session = session, .group_index = kAllGroups, .flags = protocol::kEvictSubtree});
+     }},
+    {"SomeKeysAre", kBlocks - 5,
+     [](Store& store, SessionId session, std::span<const BlockKey> keys) {
+       EvictLeft(store,
+                 {.session = session, .group_index = kAllGroups, .keys = keys.subspan(10, 5)});
+     }},
+    {"AKeyIsWithWhatMayContinueIt", 10,
+     [](Store& store, SessionId session, std::span<const BlockKey> keys) {
+       EvictLeft(store, {.session = session,
+                         .group_index = kAllGroups,
+                         .flags = protocol::kEvictSubtree,
+                         .keys = keys.subspan(10, 1)});
+     }},
+    {"NothingIsByADryRun", kBlocks,
+     [](Store& store, SessionId session, std::span<const BlockKey> keys) {
+       EvictLeft(store, {.session = session,
+                         .group_index = kAllGroups,
+                         .flags = protocol::kEvictSubtree | protocol::kEvictDryRun,
+                         .keys = keys});
+       EvictLeftWhere(store, session, {.flags = protocol::kEvictWhereDryRun});
+     }},
+    {"FiltersCoverThem", 0,
+     [](Store& store, SessionId session, std::span<const BlockKey>) {
+       EvictLeftWhere(store, session, {});
+     }},
+    {"TheDrivesAreEmptied", 0,
+     [](Store& store, SessionId session, std::span<const BlockKey>) {
+       EvictLeftWhere(store, session, {.tier = static_cast<uint8_t>(TierKind::kNvme)});
+     }},
+    {"DramIsEmptied", kBlocks,
+     [](Store& store, SessionId session, std::span<const BlockKey>) {
+       EvictLeftWhere(store, session, {.tier = static_cast<uint8_t>(TierKind::kDram)});
+     }},
+    {"TheirGroupIsOpenedAndReset", 0,
+     [](Store& store, SessionId session, std::span<const BlockKey>) {
+       OpenedGroup group;
+       ASSERT_TRUE(store.sessions().OpenGroup(session, DiskGroup(), &group).ok());
+       RunToEnd(store.operators().Reset(session, group.group_index));
+     }},
+    {"AnotherGroupIs", kBlocks,
+     [](Store& store, SessionId session, std::span<const BlockKey> keys) {
+       OpenedGroup group;
+       ASSERT_TRUE(store.sessions().OpenGroup(session, DiskGroup("other"), &group).ok());
+       RunToEnd(store.operators().Reset(session, group.group_index));
+       EvictLeft(store, {.session = session, .group_index = group.group_index, .keys = keys});
+     }},
+    {"TheDomainIsReset", 0,
+     [](Store& store, SessionId session, std::span<const BlockKey>) {
+       RunToEnd(store.operators().Reset(session, kAllGroups));
+     }},
+};
+
+class RecoveryOfErased : public RecoveryTest, public testing::WithParamInterface<ErasureOfLeft> {};
+
+TEST_P(RecoveryOfErased, DoesNotFindThemOnceTheirGroupIsKnown) {
+  LeaveBlocks(Ending::kClean);
+  const fs::path groups = root_ + "/path0/domain/groups", elsewhere = root_ + "/groups";
+  fs::rename(groups, elsewhere);
+  fs::remove_all(CatalogDirectory());
+  ASSERT_EQ(Recover().counts.entries_left, kBlocks);
+  std::vector<BlockKey> keys;
+  for (uint64_t owner = 0; owner < kBlocks; ++owner) keys.push_back({owner, 7});
+  ASSERT_TRUE(store_->get()->sessions().Open({.id = 1, .uid = 1}).ok());
+  OperatorVerbs& verbs = store_->get()->operators();
+  // Of the last daemon's erasures.
+  ASSERT_TRUE(domain_->RunUntil([&] { return !domain_->tier().has_erasures_pending(); }));
+  GetParam().erase(*store_->get(), 1, keys);
+  const bool erases = GetParam().kept_count < kBlocks;
+  EXPECT_EQ(verbs.AwaitErasures(1, 2).code(), erases ? StatusCode::kBusy : StatusCode::kOk);
+  ASSERT_TRUE(domain_->RunUntil([&] { return !domain_->tier().has_erasures_pending(); }));
+  EXPECT_EQ(verbs.AwaitErasures(1, 3).code(), StatusCode::kOk);
+  // As after kill -9.
+  fs::remove_all(groups);
+  fs::rename(elsewhere, groups);
+  EXPECT_EQ(Recover().restored.blocks, GetParam().kept_count);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, RecoveryOfErased, testing::ValuesIn(kErasuresOfLeft),
+                         [](const auto& kind) { return std::string(kind.param.name); });
 
 TEST_F(RecoveryTest, GroupFileOfAnotherPathIsFoundAndCopied) {
   LeaveBlocks(Ending::kKill);

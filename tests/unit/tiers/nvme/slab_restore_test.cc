@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 
+#include "tiers/nvme/left_entries.h"
 #include "unit/tiers/nvme/slab_parts_fixture.h"
 
 namespace terrace {
@@ -21,7 +22,7 @@ class SlabRestoreTest : public SlabPartsTest {
   void Reset(uint64_t capacity_bytes) {
     restore_ = std::make_unique<SlabRestore>(
         SlabRestore::Options{.secret = secret_, .capacity_bytes = capacity_bytes},
-        SlabRestore::Neighbours{disks_, slabs_, classes_, entries_, erasures_});
+        SlabRestore::Neighbours{disks_, slabs_, classes_, entries_, erasures_, left_});
   }
   // A file as a daemon left it, with an empty table.
   Bytes& AddFile(uint32_t index, const SlabShape& shape = kLarge) {
@@ -66,6 +67,7 @@ class SlabRestoreTest : public SlabPartsTest {
   const SlabSlot& Slot(uint32_t slot) const { return slabs_[0].slots[slot]; }
 
   const SlabGeometry geometry_ = SlabGeometry::Of(kLarge, kSlabBytes).value();
+  LeftEntries left_{{slabs_, classes_, entries_, erasures_}};
   std::unique_ptr<SlabRestore> restore_;
   std::vector<std::string> notes_;
   Keys offered_;  // to the sink, in order
@@ -155,6 +157,26 @@ TEST_F(SlabRestoreTest, WhatNobodyWantsIsErasedAndWhatNobodyKnowsStays) {
   EXPECT_EQ(Slot(2).state, SlabSlotState::kQuarantined);
   EXPECT_FALSE(Slot(2).has(kEntryDirty)) << "its entry stays as it is";
   EXPECT_EQ(restore_->counts().entries_left, 1u);
+}
+
+TEST_F(SlabRestoreTest, WhatNobodyKnowsIsFoundByAnErasureWhereverItWasReadFrom) {
+  Bytes& file = AddFile(0);
+  Put(file, Entry(1, 41));
+  Put(file, Entry(2, 42));
+  Put(file, Entry(3, 43));
+  owners_ = {{41, kOwnerUnknown}, {42, kOwnerUnknown}};
+  Open();
+  const Bytes record(PlaceIn(file, 1).begin(), PlaceIn(file, 1).end());
+  ASSERT_TRUE(restore_->RestoreEntry(0, 1, record, Sink()).ok());
+  ASSERT_TRUE(restore_->Scan(Sink()).ok());
+  restore_->Finish();
+  EXPECT_EQ(left_.count(), 2u);
+  UnindexedTaken taken;
+  for (const uint64_t key : {41, 42, 43}) left_.EraseKey(GroupId{}, {key, 1}, &taken);
+  EXPECT_EQ(taken.block_count, 2u);
+  EXPECT_EQ(Slot(1).state, SlabSlotState::kErasing);
+  EXPECT_EQ(Slot(2).state, SlabSlotState::kErasing);
+  EXPECT_EQ(Slot(3).state, SlabSlotState::kUsed);
 }
 
 TEST_F(SlabRestoreTest, GenerationsAndEpochsGoOnAboveAllThatWereSeen) {
