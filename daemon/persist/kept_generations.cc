@@ -25,10 +25,9 @@ constexpr size_t kSealBytes = kSeal.size() + 16 + 1;
 constexpr std::string_view kErased = "erased ";
 constexpr size_t kLineBytesMax = 64;
 constexpr size_t kErasedBytesMax = kErased.size() + 33 + 33 + 21;
-constexpr std::string_view kPlace = "place ";
-constexpr size_t kPlaceBytesMax = kPlace.size() + 21 + 17 * (1 + RedisPlace::kEndpointsMax);
-constexpr size_t kFileBytesMax = kTitle.size() + kPlaceBytesMax + kRedisGroupsMax * kLineBytesMax +
+constexpr size_t kFileBytesMax = kTitle.size() + kRedisGroupsMax * kLineBytesMax +
                                  OwedErasures::kBlocksMax * kErasedBytesMax + kSealBytes;
+constexpr std::string_view kPlaceTitle = "terrace redis place 1\n";
 
 std::string Hex16(uint64_t digest) { return ToHex(0, digest).substr(16); }
 
@@ -65,15 +64,18 @@ bool ReadErased(std::string_view line, KeptErasure* erased) {
   return error == std::errc() && end == line_end;
 }
 
-// "place TTL NAMES ENDPOINT...": a number, 16 hex digits each.
-std::string FormatPlace(const RedisPlace& place) {
-  std::string line = std::string(kPlace) + std::to_string(place.ttl_s) + ' ' + Hex16(place.names);
-  for (const uint64_t endpoint : place.endpoints) line += ' ' + Hex16(endpoint);
-  return line;
+// What lies between title and seal.
+bool Unseal(std::string_view content, std::string_view title, const DomainSecret& secret,
+            std::string_view* inside) {
+  if (content.size() < title.size() + kSealBytes || !content.starts_with(title)) return false;
+  const std::string_view sealed = content.substr(0, content.size() - kSealBytes);
+  *inside = sealed.substr(title.size());
+  return content.substr(sealed.size()) == SealOf(sealed, secret);
 }
 
+// "TTL NAMES ENDPOINT...": a number, 16 hex digits each.
 bool ReadPlace(std::string_view line, RedisPlace* place) {
-  const char* next = line.data() + kPlace.size();
+  const char* next = line.data();
   const char* const line_end = line.data() + line.size();
   const auto read = [&](uint64_t* value, int base) {
     const auto [end, error] = std::from_chars(next, line_end, *value, base);
@@ -84,7 +86,7 @@ bool ReadPlace(std::string_view line, RedisPlace* place) {
   while (next != line_end && place->endpoints.size() < RedisPlace::kEndpointsMax) {
     if (!read(&place->endpoints.emplace_back(), 16)) return false;
   }
-  return FormatPlace(*place) == line;
+  return next == line_end;
 }
 
 bool WriteWhole(int fd, std::string_view content) {
@@ -99,6 +101,14 @@ bool WriteWhole(int fd, std::string_view content) {
 
 bool IsAllInAnyGroup(const KeptErasure& erasure) {
   return erasure.group == GroupId() && erasure.key == BlockKey();
+}
+
+// Of every group that is known, and of those that will be met until then.
+void OweAll(uint64_t until_s, RedisMemory* memory) {
+  for (GroupGeneration& group : memory->generations) group.is_owed = true;
+  std::erase_if(memory->erasures, IsAllInAnyGroup);
+  if (memory->erasures.size() == OwedErasures::kBlocksMax) memory->erasures.pop_back();
+  memory->erasures.insert(memory->erasures.begin(), KeptErasure{.until_s = until_s});
 }
 
 // Beside its place, then into it: there is always a whole one.
@@ -134,35 +144,42 @@ bool RedisPlace::IsSameAs(const RedisPlace& other) const {
           }));
 }
 
-std::string FormatGenerations(const KeptOfRedis& kept, const DomainSecret& secret) {
+std::string FormatPlace(const RedisPlace& place, const DomainSecret& secret) {
+  std::string content(kPlaceTitle);
+  content += std::to_string(place.ttl_s) + ' ' + Hex16(place.names);
+  for (const uint64_t endpoint : place.endpoints) content += ' ' + Hex16(endpoint);
+  content += '\n';
+  return content + SealOf(content, secret);
+}
+
+Result<RedisPlace> ParsePlace(std::string_view content, const DomainSecret& secret) {
+  RedisPlace place;
+  std::string_view inside;
+  const bool is_read = Unseal(content, kPlaceTitle, secret, &inside) && inside.ends_with('\n') &&
+                       ReadPlace(inside.substr(0, inside.size() - 1), &place);
+  // One way to write it: else a file could be believed that nobody wrote.
+  if (is_read && FormatPlace(place, secret) == content) return place;
+  return Status(StatusCode::kCorrupt, "it is damaged, or another domain's");
+}
+
+std::string FormatGenerations(const RedisMemory& memory, const DomainSecret& secret) {
   std::string content(kTitle);
-  if (kept.place) content += FormatPlace(*kept.place) + '\n';
-  for (const GroupGeneration& group : kept.memory.generations) {
+  for (const GroupGeneration& group : memory.generations) {
     content += ToHex(group.group) + ' ' + std::to_string(group.generation) +
                (group.is_owed ? " 1\n" : " 0\n");
   }
-  for (const KeptErasure& erased : kept.memory.erasures) {
+  for (const KeptErasure& erased : memory.erasures) {
     content += std::string(kErased) + ToHex(erased.group) + ' ' + ToHex(erased.key) + ' ' +
                std::to_string(erased.until_s) + '\n';
   }
   return content + SealOf(content, secret);
 }
 
-Result<KeptOfRedis> ParseGenerations(std::string_view content, const DomainSecret& secret) {
+Result<RedisMemory> ParseGenerations(std::string_view content, const DomainSecret& secret) {
   const Status refused(StatusCode::kCorrupt, "it is damaged, or another domain's");
-  if (content.size() < kTitle.size() + kSealBytes || !content.starts_with(kTitle)) return refused;
-  std::string_view rest = content.substr(0, content.size() - kSealBytes);
-  if (content.substr(rest.size()) != SealOf(rest, secret)) return refused;
-  KeptOfRedis kept;
-  RedisMemory& memory = kept.memory;
-  rest.remove_prefix(kTitle.size());
-  if (rest.starts_with(kPlace)) {
-    const size_t end = rest.find('\n');
-    if (end == std::string_view::npos || !ReadPlace(rest.substr(0, end), &kept.place.emplace())) {
-      return refused;
-    }
-    rest.remove_prefix(end + 1);
-  }
+  std::string_view rest;
+  if (!Unseal(content, kTitle, secret, &rest)) return refused;
+  RedisMemory memory;
   while (!rest.empty()) {
     const size_t end = rest.find('\n');
     if (end == std::string_view::npos) return refused;
@@ -173,12 +190,13 @@ Result<KeptOfRedis> ParseGenerations(std::string_view content, const DomainSecre
     if (!is_read) return refused;
     rest.remove_prefix(end + 1);
   }
-  return kept;
+  return memory;
 }
 
 namespace {
 
-Result<KeptOfRedis> ReadKept(const std::string& path, const DomainSecret& secret) {
+// kNotFound: there is none.
+Result<std::string> ReadFile(const std::string& path) {
   // What is no file may never be there to be opened, or read.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (fd < 0 && errno == ENOENT) return Status(StatusCode::kNotFound, "there is no file");
@@ -199,7 +217,7 @@ Result<KeptOfRedis> ReadKept(const std::string& path, const DomainSecret& secret
   close(fd);
   if (got < 0) return Status(StatusCode::kIo, "it cannot be read", error);
   content.resize(done_bytes);
-  return ParseGenerations(content, secret);
+  return content;
 }
 
 }  // namespace
@@ -218,22 +236,34 @@ KeptGenerations::~KeptGenerations() {
   thread_.join();
 }
 
+// What the groups owe is on the disk before the place is: a death in between does it once more.
 Result<RedisMemory> KeptGenerations::Load() {
-  Result<KeptOfRedis> found = ReadKept(options_.path, options_.secret);
-  if (!found.ok() && found.status().code() != StatusCode::kNotFound) return found.status();
-  KeptOfRedis kept = found.ok() ? std::move(*found) : KeptOfRedis{.place = options_.place};
-  const RedisPlace before = kept.place.value_or(options_.place);
-  if (!before.IsSameAs(options_.place)) {
-    for (GroupGeneration& group : kept.memory.generations) group.is_owed = true;
-    const uint64_t until_s = options_.unix_s + std::max(before.ttl_s, options_.place.ttl_s);
-    std::erase_if(kept.memory.erasures, IsAllInAnyGroup);
-    if (kept.memory.erasures.size() == OwedErasures::kBlocksMax) kept.memory.erasures.pop_back();
-    kept.memory.erasures.insert(kept.memory.erasures.begin(), KeptErasure{.until_s = until_s});
+  const Result<std::string> content = ReadFile(options_.path);
+  Result<RedisMemory> memory =
+      content.ok() ? ParseGenerations(*content, options_.secret) : content.status();
+  const bool is_new = memory.status().code() == StatusCode::kNotFound;
+  if (is_new) memory = RedisMemory();
+  const Result<std::string> place_content = ReadFile(options_.place_path);
+  // Of a release that wrote no place, it was this one.
+  Result<RedisPlace> before = options_.place;
+  if (place_content.status().code() != StatusCode::kNotFound) {
+    before =
+        place_content.ok() ? ParsePlace(*place_content, options_.secret) : place_content.status();
   }
-  kept.place = options_.place;
-  const Status written = WriteKept(options_.path, FormatGenerations(kept, options_.secret));
-  if (!written.ok()) Tell(written);
-  return std::move(kept.memory);
+  if (before.ok() && *before == options_.place && place_content.ok()) return memory;
+  if (memory.ok() && !(before.ok() && before->IsSameAs(options_.place))) {
+    const uint64_t ttl_s = std::max(before.ok() ? before->ttl_s : 0, options_.place.ttl_s);
+    OweAll(options_.unix_s + ttl_s, &*memory);
+    const Status owed = WriteKept(options_.path, FormatGenerations(*memory, options_.secret));
+    if (!owed.ok()) {
+      Tell(options_.path, owed);
+      return memory;
+    }
+  }
+  const Status placed =
+      WriteKept(options_.place_path, FormatPlace(options_.place, options_.secret));
+  if (!placed.ok()) Tell(options_.place_path, placed);
+  return memory;
 }
 
 void KeptGenerations::Save(uint64_t revision, RedisMemory memory) {
@@ -247,8 +277,8 @@ void KeptGenerations::Save(uint64_t revision, RedisMemory memory) {
   wake_.notify_one();
 }
 
-void KeptGenerations::Tell(const Status& status) const {
-  options_.trouble(options_.path + ": " + status.what() + " (" + std::strerror(status.detail()) +
+void KeptGenerations::Tell(const std::string& path, const Status& status) const {
+  options_.trouble(path + ": " + status.what() + " (" + std::strerror(status.detail()) +
                    "): what was to be forgotten on the redis server may come back after a "
                    "restart; make its directory writable");
 }
@@ -260,24 +290,29 @@ void KeptGenerations::Run() {
     if (!due_) return;
     const Due due = std::exchange(due_, std::nullopt).value();
     lock.unlock();
-    const Status written = WriteKept(
-        options_.path,
-        FormatGenerations({.memory = due.memory, .place = options_.place}, options_.secret));
+    const Status written = WriteKept(options_.path, FormatGenerations(due.memory, options_.secret));
     if (written.ok()) {
       options_.kept(due.revision);
     } else {
-      Tell(written);
+      Tell(options_.path, written);
     }
     lock.lock();
   }
 }
 
-Status LeaveRedis(const std::string& path, const DomainSecret& secret) {
-  Result<KeptOfRedis> kept = ReadKept(path, secret);
-  if (!kept.ok()) return kept.status().code() == StatusCode::kIo ? kept.status() : Status::Ok();
-  const uint64_t ttl_s = kept->place ? kept->place->ttl_s : 0;
-  kept->place = RedisPlace{.ttl_s = ttl_s};
-  return WriteKept(path, FormatGenerations(*kept, secret));
+Status LeaveRedis(const std::string& path, const std::string& place_path,
+                  const DomainSecret& secret) {
+  RedisPlace nowhere;
+  const Result<std::string> content = ReadFile(place_path);
+  if (content.status().code() == StatusCode::kNotFound) {
+    if (!std::filesystem::exists(path)) return Status::Ok();
+  } else {
+    TERRACE_RETURN_IF_ERROR(content.status());
+    const Result<RedisPlace> before = ParsePlace(*content, secret);
+    if (before.ok() && before->names == 0) return Status::Ok();
+    if (before.ok()) nowhere.ttl_s = before->ttl_s;
+  }
+  return WriteKept(place_path, FormatPlace(nowhere, secret));
 }
 
 }  // namespace terrace

@@ -2,8 +2,9 @@
 // are called, and what the server has still to be told: groups to forget, and blocks to erase. So
 // neither a restart nor a server that was away brings any of it back. docs/REDIS_FORMAT.md.
 //
-// It says where they are called so, too. What is erased while a domain is somewhere else, or
-// nowhere, is told to nobody there: who comes back believes nothing that he left.
+// Beside it lies another, with the place where they are called so. What is erased while a domain is
+// somewhere else, or nowhere, is told to nobody there: who comes back believes nothing that he
+// left.
 //
 // THREADING: Save never blocks; a thread writes, and tells on it. The last content given wins.
 #pragma once
@@ -36,21 +37,19 @@ struct RedisPlace {
   friend bool operator==(const RedisPlace&, const RedisPlace&) = default;
 };
 
-struct KeptOfRedis {
-  RedisMemory memory;
-  std::optional<RedisPlace> place;  // none: of a release that did not write it down
+std::string FormatPlace(const RedisPlace& place, const DomainSecret& secret);
+// kCorrupt for anything FormatPlace did not write under this secret.
+Result<RedisPlace> ParsePlace(std::string_view content, const DomainSecret& secret);
 
-  friend bool operator==(const KeptOfRedis&, const KeptOfRedis&) = default;
-};
-
-std::string FormatGenerations(const KeptOfRedis& kept, const DomainSecret& secret);
+std::string FormatGenerations(const RedisMemory& memory, const DomainSecret& secret);
 // kCorrupt for anything FormatGenerations did not write under this secret.
-Result<KeptOfRedis> ParseGenerations(std::string_view content, const DomainSecret& secret);
+Result<RedisMemory> ParseGenerations(std::string_view content, const DomainSecret& secret);
 
 class KeptGenerations {
  public:
   struct Options {
-    std::string path;
+    std::string path;        // of the generations
+    std::string place_path;  // of another file; no release has to know both
     DomainSecret secret{};
     RedisPlace place;     // of today
     uint64_t unix_s = 0;  // now
@@ -74,7 +73,7 @@ class KeptGenerations {
     RedisMemory memory;
   };
   void Run();
-  void Tell(const Status& status) const;
+  void Tell(const std::string& path, const Status& status) const;
 
   const Options options_;
   std::mutex mutex_;
@@ -84,8 +83,9 @@ class KeptGenerations {
   std::thread thread_;
 };
 
-// A domain without a server begins: whoever had one before is nowhere now. Nothing if there is no
-// file. Blocks.
-Status LeaveRedis(const std::string& path, const DomainSecret& secret);
+// A domain without a server begins: whoever had one before is nowhere now. Nothing if there is
+// neither file. Blocks.
+Status LeaveRedis(const std::string& path, const std::string& place_path,
+                  const DomainSecret& secret);
 
 }  // namespace terrace

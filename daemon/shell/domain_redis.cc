@@ -59,13 +59,14 @@ const char* RemedyOf(const SharedTierStats& stats) {
 }
 
 // One a secret: names under another are others anyway.
-std::string GenerationsPath(const DaemonConfig& config, size_t domain_index,
-                            const DomainSecret& secret) {
+std::string FileOf(const DaemonConfig& config, size_t domain_index, const DomainSecret& secret,
+                   std::string_view suffix) {
   constexpr std::string_view kTitle = "redis-generations";
   const uint64_t digest = KeyedHash64(secret, std::as_bytes(std::span(kTitle)));
   return config.state_dir + "/" + config.domains[domain_index].name + "-" +
-         ToHex(0, digest).substr(16) + ".redis-generations";
+         ToHex(0, digest).substr(16) + std::string(suffix);
 }
+constexpr std::string_view kGenerations = ".redis-generations", kPlace = ".redis-place";
 
 uint64_t DigestOf(const DomainSecret& secret, const std::string& text) {
   return KeyedHash64(secret, std::as_bytes(std::span(text)));
@@ -146,6 +147,7 @@ Status DomainRedis::Open(std::string* why) {
 void DomainRedis::LoadGenerations(RedisTier::Options* options) {
   generations_ = std::make_unique<KeptGenerations>(KeptGenerations::Options{
       .path = options_.generations_path,
+      .place_path = options_.place_path,
       .secret = options_.secret,
       .place = PlaceOf(options_.redis, *options),
       .unix_s = options_.unix_seconds(),
@@ -211,11 +213,11 @@ Status OpenRedis(const DaemonConfig& config, const std::vector<DomainSecret>& se
   TERRACE_CHECK(secrets.size() == config.domains.size() && domains->empty(),
                 "blocks are shared under their own domain's secret: both are found by its index");
   for (size_t i = 0; !config.redis.is_on() && i < config.domains.size(); ++i) {
-    const std::string path = GenerationsPath(config, i, secrets[i]);
-    const Status left = LeaveRedis(path, secrets[i]);
+    const std::string path = FileOf(config, i, secrets[i], kPlace);
+    const Status left = LeaveRedis(FileOf(config, i, secrets[i], kGenerations), path, secrets[i]);
     if (left.ok()) continue;
     Log(LogLevel::kWarn,
-        "redis generations cannot be written: what is erased while there is no [redis] may come "
+        "redis place cannot be written: what is erased while there is no [redis] may come "
         "back with it; make the file writable, or remove it",
         {{"domain", config.domains[i].name}, {"path", path}, {"why", left.what()}});
   }
@@ -224,7 +226,8 @@ Status OpenRedis(const DaemonConfig& config, const std::vector<DomainSecret>& se
         DomainRedis::Options{.domain_name = config.domains[i].name,
                              .secret = secrets[i],
                              .redis = config.redis,
-                             .generations_path = GenerationsPath(config, i, secrets[i]),
+                             .generations_path = FileOf(config, i, secrets[i], kGenerations),
+                             .place_path = FileOf(config, i, secrets[i], kPlace),
                              .ring = rings[i],
                              .post = post,
                              .unix_seconds = unix_seconds});

@@ -41,7 +41,8 @@ class DomainRedis final : public SharedTierListener {
     std::string domain_name;
     DomainSecret secret{};
     RedisConfig redis;
-    std::string generations_path;         // see KeptGenerations
+    std::string generations_path;
+    std::string place_path;               // see KeptGenerations
     std::shared_ptr<const KeyRing> ring;  // none: blocks are stored as they are
     // Runs its argument as a turn of the store thread, later. Any thread.
     std::function<void(std::function<void()>)> post;

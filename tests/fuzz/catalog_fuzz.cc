@@ -88,11 +88,20 @@ void JudgeGenerations(std::string_view content) {
           "generations that were believed are written in another way");
 }
 
+void JudgePlace(std::string_view content) {
+  HeapMeter meter;
+  const auto read = ParsePlace(content, FuzzSecret());
+  meter.RequireAtMost(kHeapBytesMax, kHeapFactor, content.size());
+  Require(read.ok() || read.code() == StatusCode::kCorrupt, "refused as no reader expects");
+}
+
 void TryGenerations(Choices& choices) {
   std::string content(TextOf(choices.Rest()));
   JudgeGenerations(content);
   const uint64_t seal = KeyedHash64(FuzzSecret(), std::as_bytes(std::span(content)));
-  JudgeGenerations(content + "seal " + ToHex(0, seal).substr(16) + "\n");
+  const std::string sealed = content + "seal " + ToHex(0, seal).substr(16) + "\n";
+  JudgeGenerations(sealed);
+  JudgePlace(sealed);
 }
 
 void TrySecret(Choices& choices) {
@@ -168,11 +177,12 @@ std::vector<Seed> Seeds() {
       .members = {{.spec = Space(0, 0)}, {.spec = Space(1, 32), .is_remote = true}}};
   const std::string sealed = FormatGroupFile(two, FuzzSecret());
   const std::string generations = FormatGenerations(
-      {.memory = {.generations = {{.group = {1, 2}, .generation = 1'700'000'000, .is_owed = true},
-                                  {.group = {3, 4}, .generation = 5}},
-                  .erasures = {{.group = {3, 4}, .key = {5, 6}, .until_s = 1'800'000'000}}},
-       .place = RedisPlace{.names = 7, .ttl_s = 86'400, .endpoints = {8, UINT64_MAX}}},
+      {.generations = {{.group = {1, 2}, .generation = 1'700'000'000, .is_owed = true},
+                       {.group = {3, 4}, .generation = 5}},
+       .erasures = {{.group = {3, 4}, .key = {5, 6}, .until_s = 1'800'000'000}}},
       FuzzSecret());
+  const std::string place =
+      FormatPlace({.names = 7, .ttl_s = 86'400, .endpoints = {8, UINT64_MAX}}, FuzzSecret());
   const auto seed = [](const std::string& name, uint8_t kind, std::string_view text) {
     return Seed{name, ChoiceWriter().Byte(kind).Append(text).Take()};
   };
@@ -193,6 +203,7 @@ std::vector<Seed> Seeds() {
       seed("space_windowed", 1, Space(1, 32).CanonicalText()),
       seed("generations", 2, generations.substr(0, generations.size() - 22)),
       seed("generations_sealed", 2, generations),
+      seed("place", 2, place.substr(0, place.size() - 22)),
       seed("space_too_long", 1, std::string(kSpaceTextBytesMax + 1, 'x')),
       seed("secret", 3, FormatDomainSecret(FuzzSecret()))};
   seeds.insert(seeds.end(), right.begin(), right.end());

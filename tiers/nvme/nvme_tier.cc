@@ -455,6 +455,7 @@ TierStats NvmeTier::stats() const {
   const FileRoom files = at_limit.value_or(FileRoom{});
   const SlotTotals& totals = p.slabs.totals();
   // Not the drive's fault: whole, and of use to a start that knows their groups or keys.
+  const SlabRestore::Counts& found = p.restore.counts();
   const uint64_t left_bytes = std::min(p.left.ungrouped_bytes(), totals.quarantined_bytes);
   const uint64_t locked_bytes =
       std::min(p.left.locked_bytes(), totals.quarantined_bytes - left_bytes);

@@ -28,7 +28,7 @@ BYTES_MAX = 256 << 10
 BYTES_PER_SECOND_MAX = 64
 UNREAD_S_MAX = 30.0
 PEERS_MAX = 128
-_BETWEEN_LOOKS_S = 0.1
+_BETWEEN_LOOKS_MS = 100
 _SAY_EVERY_S = 10.0
 _SO_COOKIE = 57
 _TCP_INFO_BYTES = 148  # of linux/tcp.h's tcp_info, up to what is not sent
@@ -116,7 +116,7 @@ class PeerGuard:
         for peers in self._peers:
             poller.register(peers.news, zmq.POLLIN)
         while not self._is_ending.is_set():
-            poller.poll(1000 * _BETWEEN_LOOKS_S)
+            poller.poll(_BETWEEN_LOOKS_MS)
             for peers in self._peers:
                 peers.look()
 
@@ -141,7 +141,7 @@ class Peers:
         while self.news.poll(0):
             event = zmq.utils.monitor.recv_monitor_message(self.news)
             self._take(event["value"], now)
-        if now >= self._looked_at + _BETWEEN_LOOKS_S:
+        if now >= self._looked_at + _BETWEEN_LOOKS_MS / 1000:
             self._looked_at = now
             self._look_at_all(now)
 

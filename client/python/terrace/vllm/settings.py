@@ -56,8 +56,9 @@ class Settings:
             except (TypeError, ValueError, OverflowError) as error:
                 raise ValueError(f"kv_connector_extra_config: {name} is {value!r}: it is {what}"
                                  ) from error
-        given = {field: value for field, value in read.items() if value is not None}
-        return cls(**{"socket": None, **given})
+        given: Dict[str, Any] = {"socket": None}
+        given.update((field, value) for field, value in read.items() if value is not None)
+        return cls(**given)
 
 
 def _nearest(name: str) -> str:

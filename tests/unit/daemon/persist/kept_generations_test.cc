@@ -8,6 +8,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <thread>
 
 namespace terrace {
@@ -28,16 +29,29 @@ const RedisMemory kMemory = {
                  {.group = {5, 6}, .key = {9, UINT64_MAX}, .until_s = UINT64_MAX}}};
 
 TEST(KeptGenerations, TextIsReadBackAsItIsOnly) {
-  const KeptOfRedis kept = {.memory = kMemory, .place = kPlace};
-  const std::string text = FormatGenerations(kept, SecretOf(1));
-  EXPECT_EQ(*ParseGenerations(text, SecretOf(1)), kept);
-  EXPECT_EQ(*ParseGenerations(FormatGenerations({}, SecretOf(1)), SecretOf(1)), KeptOfRedis());
+  const std::string text = FormatGenerations(kMemory, SecretOf(1));
+  EXPECT_EQ(*ParseGenerations(text, SecretOf(1)), kMemory);
+  EXPECT_EQ(*ParseGenerations(FormatGenerations({}, SecretOf(1)), SecretOf(1)), RedisMemory());
   EXPECT_FALSE(ParseGenerations(text, SecretOf(2)).ok());
   for (size_t i = 0; i < text.size(); ++i) {
     std::string damaged = text;
     damaged[i] ^= 1;
     EXPECT_FALSE(ParseGenerations(damaged, SecretOf(1)).ok()) << i;
     EXPECT_FALSE(ParseGenerations(text.substr(0, i), SecretOf(1)).ok()) << i;
+  }
+}
+
+TEST(KeptGenerations, APlaceIsReadBackAsItIsOnly) {
+  const std::string text = FormatPlace(kPlace, SecretOf(1));
+  EXPECT_EQ(*ParsePlace(text, SecretOf(1)), kPlace);
+  EXPECT_EQ(*ParsePlace(FormatPlace({}, SecretOf(1)), SecretOf(1)), RedisPlace());
+  EXPECT_FALSE(ParsePlace(text, SecretOf(2)).ok());
+  EXPECT_FALSE(ParsePlace(FormatGenerations({}, SecretOf(1)), SecretOf(1)).ok());
+  for (size_t i = 0; i < text.size(); ++i) {
+    std::string damaged = text;
+    damaged[i] ^= 1;
+    EXPECT_FALSE(ParsePlace(damaged, SecretOf(1)).ok()) << i;
+    EXPECT_FALSE(ParsePlace(text.substr(0, i), SecretOf(1)).ok()) << i;
   }
 }
 
@@ -51,6 +65,7 @@ class KeptFile : public ::testing::Test {
 
   KeptGenerations::Options OptionsAt(const std::string& path) {
     return {.path = path,
+            .place_path = path + "-place",
             .secret = SecretOf(1),
             .place = place,
             .unix_s = 1'000,
@@ -103,21 +118,40 @@ TEST_F(KeptFile, WhoComesBackFromElsewhereBelievesNothingThatHeLeft) {
   expect_nothing_believed("another server");
   place.names = 18;
   expect_nothing_believed("other names");
-  ASSERT_TRUE(LeaveRedis(path, SecretOf(1)).ok());
-  ASSERT_TRUE(LeaveRedis(path, SecretOf(1)).ok());
+  ASSERT_TRUE(LeaveRedis(path, path + "-place", SecretOf(1)).ok());
+  ASSERT_TRUE(LeaveRedis(path, path + "-place", SecretOf(1)).ok());
   expect_nothing_believed("nowhere");
 }
 
 TEST_F(KeptFile, ADomainThatNeverHadAServerHasNoFile) {
-  EXPECT_TRUE(LeaveRedis(directory_ + "/file", SecretOf(1)).ok());
+  EXPECT_TRUE(LeaveRedis(directory_ + "/file", directory_ + "/place", SecretOf(1)).ok());
   EXPECT_TRUE(std::filesystem::is_empty(directory_));
 }
 
+// A release that knew no places has left its file, and one that goes back to it finds nothing new.
 TEST_F(KeptFile, AFileOfAReleaseThatKnewNoPlacesIsOfToday) {
   const std::string path = directory_ + "/file";
-  std::ofstream(path) << FormatGenerations({.memory = kMemory}, SecretOf(1));
+  const std::string text = FormatGenerations(kMemory, SecretOf(1));
+  std::ofstream(path) << text;
   EXPECT_EQ(*KeptGenerations(OptionsAt(path)).Load(), kMemory);
+  std::ifstream file(path);
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), text);
   place.names = 18;
+  EXPECT_NE(*KeptGenerations(OptionsAt(path)).Load(), kMemory);
+}
+
+TEST_F(KeptFile, WithoutRedisSuchAReleasesFileIsLeftToo) {
+  const std::string path = directory_ + "/file";
+  std::ofstream(path) << FormatGenerations(kMemory, SecretOf(1));
+  ASSERT_TRUE(LeaveRedis(path, path + "-place", SecretOf(1)).ok());
+  EXPECT_NE(*KeptGenerations(OptionsAt(path)).Load(), kMemory);
+}
+
+TEST_F(KeptFile, APlaceThatCannotBeReadIsAnother) {
+  const std::string path = directory_ + "/file";
+  KeptGenerations(OptionsAt(path)).Save(1, kMemory);
+  EXPECT_EQ(*KeptGenerations(OptionsAt(path)).Load(), kMemory);
+  std::ofstream(path + "-place") << "terrace redis place 1\nnonsense";
   EXPECT_NE(*KeptGenerations(OptionsAt(path)).Load(), kMemory);
 }
 
