@@ -87,4 +87,4 @@ def test_the_lines_that_start_vllm_say_what_the_connector_takes(name):
             continue
         assert said["kv_load_failure_policy"] == "recompute"
         settings = (PACKAGE / "vllm" / "settings.py").read_text()
-        assert all(f'extra.get("{key}"' in settings for key in said["kv_connector_extra_config"])
+        assert all(f'    "{key}": (' in settings for key in said["kv_connector_extra_config"])

@@ -1,4 +1,5 @@
 """Peers of an engine's own topic that send what no router sends."""
+import contextlib
 import logging
 import os
 import socket
@@ -72,10 +73,9 @@ def test_who_sends_more_than_a_router_is_ended_and_others_are_served(published, 
     publisher, ports = published
     caplog.set_level(logging.WARNING)
     peer = RawPeer(socket.socket(), ("127.0.0.1", ports[which]), kind)
-    with pytest.raises((ConnectionError, TimeoutError)):
+    with contextlib.suppress(ConnectionError):
         flood(peer)
-        assert not peer.is_hung_up(), "behind the flood"
-        raise AssertionError("it was taken whole")
+    assert peer.is_hung_up()
     assert publisher.peers_ended == 1
     assert "endpoint was ended: it sent" in caplog.text
     assert hears(ports[0])

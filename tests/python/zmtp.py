@@ -17,7 +17,10 @@ class RawPeer:
         # Who goes on before the other end is READY, too, is hung up on for that.
         ready = b""
         while b"READY" not in ready:
-            ready += self.socket.recv(1 << 10)
+            more = self.socket.recv(1 << 10)
+            if not more:
+                raise ConnectionResetError("before the other end was ready")
+            ready += more
 
     def claim(self, frame_bytes):
         """The header of a frame of so many bytes."""
