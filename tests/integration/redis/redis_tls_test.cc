@@ -136,6 +136,13 @@ class Rotation {
     Put(name + "/server.crt", "host/client.crt");
     Put(name + "/server.key", "host/client.key");
   }
+  // Both sides are the first authority's, and believe it.
+  void BeginWithOne() const {
+    for (const char* const name : {"one", "two"}) Authority{Path(name)};
+    PutHost("one");
+    PutServer("one");
+    Put("one/ca.crt", "server/ca.crt");
+  }
   std::string Path(const std::string& name) const { return root_ + "/" + name; }
   RedisProcess::Options Server() const {
     return {.arguments = {"--tls-port", std::to_string(port_), "--tls-cert-file",
@@ -165,10 +172,7 @@ class Rotation {
 TEST(RedisTls, FilesThatAreReplacedAreReadAgain) {
   TERRACE_NEEDS_REDIS_TLS();
   const Rotation rotation;
-  for (const char* const name : {"one", "two"}) Authority{rotation.Path(name)};
-  rotation.PutHost("one");
-  rotation.PutServer("one");
-  rotation.Put("one/ca.crt", "server/ca.crt");
+  rotation.BeginWithOne();
   RedisProcess server(rotation.Server());
   RedisRig rig(rotation.Host());
   rig.WaitUntilReady();
@@ -206,10 +210,7 @@ TEST(RedisTls, AHostWhoseCertificateIsRefusedIsToldSoUntilItIsReplaced) {
 TEST(RedisTls, FilesThatCannotBeUsedLeaveThoseOfBeforeInUse) {
   TERRACE_NEEDS_REDIS_TLS();
   const Rotation rotation;
-  for (const char* const name : {"one", "two"}) Authority{rotation.Path(name)};
-  rotation.PutHost("one");
-  rotation.PutServer("one");
-  rotation.Put("one/ca.crt", "server/ca.crt");
+  rotation.BeginWithOne();
   RedisProcess server(rotation.Server());
   RedisRig rig(rotation.Host());
   rig.WaitUntilReady();

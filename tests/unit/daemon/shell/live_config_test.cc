@@ -18,6 +18,8 @@
 #include <utility>
 #include <vector>
 
+#include "redis/authority_of_nobody.h"
+
 namespace terrace {
 namespace {
 
@@ -206,36 +208,23 @@ TEST_F(LiveConfigTest, AReloadNamesTheKeysThatItTook) {
       << "what was refused was not taken";
 }
 
-// Of an authority that nobody has the key of.
-constexpr char kAuthority[] =
-    "-----BEGIN CERTIFICATE-----\n"
-    "MIIBcDCCARWgAwIBAgIUaMACgZZ0fDL8q9FSBToQSYl0CUIwCgYIKoZIzj0EAwIw\n"
-    "DDEKMAgGA1UEAwwBdDAgFw0yNjExMjcxNzM2NThaGA8yMTI2MTEwMzE3MzY1OFow\n"
-    "DDEKMAgGA1UEAwwBdDBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABE8C5wJk+SZ7\n"
-    "13SaTTet3voORISZGRcpN2+4C7B4ipU6KkAt3OYd+j1+knrDsF9YelpFv3DS9xoM\n"
-    "Fk3QE6g/H16jUzBRMB0GA1UdDgQWBBS12BhgxZMXq3QXlKdMR/4wOWK3HzAfBgNV\n"
-    "HSMEGDAWgBS12BhgxZMXq3QXlKdMR/4wOWK3HzAPBgNVHRMBAf8EBTADAQH/MAoG\n"
-    "CCqGSM49BAMCA0kAMEYCIQC0rz/aD5zjDE9dQc1AesZgKQ233cH0LpFkddjJGT2N\n"
-    "mgIhANJLM51eRG8/1je6j/oLjGdyRG25a5n8/khzBgstefhx\n"
-    "-----END CERTIFICATE-----\n";
-
 TEST_F(LiveConfigTest, AReloadNamesTheTlsFilesThatHaveChangedAndRefusesBadOnes) {
   const std::string ca = directory_ + "/ca.pem";
   const auto replace = [&](const std::string& text) {
     std::ofstream(ca + ".next") << text;
     std::filesystem::rename(ca + ".next", ca);
   };
-  replace(kAuthority);
+  replace(kAuthorityOfNobody);
   Start("[redis]\nendpoints = [\"127.0.0.1:1\"]\ntls = \"on\"\ntls_ca_file = \"" + ca + "\"\n");
   EXPECT_EQ((*Ask(ConfigAction::kReload))["tls_files_taken"], json::array());
-  replace(std::string(kAuthority) + kAuthority);
+  replace(std::string(kAuthorityOfNobody) + kAuthorityOfNobody);
   const json taken = json::array({{{"key", "redis.tls_ca_file"}, {"file", ca}}});
   EXPECT_EQ((*Ask(ConfigAction::kReload))["tls_files_taken"], taken);
   EXPECT_EQ((*Ask(ConfigAction::kReload))["tls_files_taken"], json::array());
   replace("half a cert");
   EXPECT_FALSE(Ask(ConfigAction::kReload));
   EXPECT_THAT(why_, AllOf(HasSubstr("redis.tls_ca_file " + ca), HasSubstr("put those there")));
-  replace(kAuthority);
+  replace(kAuthorityOfNobody);
   EXPECT_EQ((*Ask(ConfigAction::kReload))["tls_files_taken"], taken);
 }
 
