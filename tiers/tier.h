@@ -80,6 +80,7 @@ struct DriveTrouble {
   std::string path;
   uint32_t drive = 0;      // its number in the tier
   std::string lost_mount;  // the path lay on this one, which is not mounted: nothing else holds
+  std::string not_opened;  // why it could not be at the start; nothing else holds
   bool is_off = false;     // no request goes there; false: it has no room for more
   bool makes_no_files = false;  // it is off for that, be it tried again now and then
   const char* operation = "";   // what failed

@@ -37,8 +37,11 @@ bool IsArenaFdName(std::string_view name, std::string_view domain_name) {
 }  // namespace
 
 Inheritance::Inheritance(asio::io_context& loop, std::unique_ptr<FdStore> holder,
-                         OnSessionEnd on_session_end)
-    : loop_(loop), holder_(std::move(holder)), on_session_end_(std::move(on_session_end)) {}
+                         OnSessionEnd on_session_end, MayAdopt may_adopt)
+    : loop_(loop),
+      holder_(std::move(holder)),
+      on_session_end_(std::move(on_session_end)),
+      may_adopt_(std::move(may_adopt)) {}
 
 Inheritance::~Inheritance() {
   for (const auto& [name, fd] : held_) close(fd);
@@ -93,11 +96,18 @@ Status Inheritance::Furnish(DomainArena& arena, std::string* why) {
 Status Inheritance::Adopt(DomainArena& arena, const ArenaFds& fds, std::string* why) {
   TERRACE_RETURN_IF_ERROR(arena.Adopt(fds, why));
   TERRACE_RETURN_IF_ERROR(CheckSessions(arena, why));
+  const auto domain_index = static_cast<uint32_t>(domains_.size() - 1);
+  if (may_adopt_ && !may_adopt_(domain_index, arena.arena().table_seed())) {
+    *why = "arena of domain " + arena.domain_name() +
+           ": another daemon has served since without it, and something was erased: it may hold "
+           "what was, and starts cold";
+    return Status(StatusCode::kInvalid, "memory that missed an erasure");
+  }
   domains_.back().is_adopted = true;
   for (const SessionId session : arena.arena().NotedSessions()) {
     Kept& kept = *kept_.find(session)->second;
     kept.is_noted = true;
-    kept.domain_index = static_cast<uint32_t>(domains_.size() - 1);
+    kept.domain_index = domain_index;
   }
   return Status::Ok();
 }

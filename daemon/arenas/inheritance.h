@@ -28,7 +28,11 @@ class Inheritance {
   // A session that the predecessor served cannot touch the domain's arena any more.
   using OnSessionEnd = std::function<void(uint32_t domain_index, SessionId session)>;
 
-  Inheritance(asio::io_context& loop, std::unique_ptr<FdStore> holder, OnSessionEnd on_session_end);
+  // Memory with this seed has missed nothing that was erased. Empty: none ever has.
+  using MayAdopt = std::function<bool(uint32_t domain_index, uint64_t seed)>;
+
+  Inheritance(asio::io_context& loop, std::unique_ptr<FdStore> holder, OnSessionEnd on_session_end,
+              MayAdopt may_adopt = {});
   ~Inheritance();
 
   // Asks the holder for what it holds. kBusy with `*why`: another daemon uses it.
@@ -87,6 +91,7 @@ class Inheritance {
   asio::io_context& loop_;
   const std::unique_ptr<FdStore> holder_;
   const OnSessionEnd on_session_end_;
+  const MayAdopt may_adopt_;
   std::vector<Domain> domains_;
   std::map<std::string, int> held_;  // of arenas, until somebody wants them
   std::unordered_map<SessionId, std::unique_ptr<Kept>> kept_;

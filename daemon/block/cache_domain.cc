@@ -156,6 +156,7 @@ void CacheDomain::NoteRefuted(const RefutedWriter& refuted) {
 bool CacheDomain::IsErased(ErasureMark* mark) const {
   const SharedTier* const shared = options.shared.tier;
   if (shared != nullptr && !shared->IsDurable(mark->shared)) return false;
+  if (mark->is_for_absent && !limits.absent_places->HasNoted(domain_index)) return false;
   if (persistent_tier == kLowerTiersMax) return true;
   const KeyedGroupFiles* const files = KeyedFilesOf(limits.group_files);
   if (files != nullptr && !files->AreKeysDestroyed(domain_index)) return false;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/block/absent_places.h"
 #include "daemon/block/kv_event_sink.h"
 #include "daemon/block/seams.h"
 #include "daemon/block/session_quota.h"
@@ -113,7 +114,8 @@ struct StoreOptions {
   uint32_t read_ahead_blocks = 0;
   uint32_t default_deadline_us = 1'000'000;
   uint32_t deadline_us_max = 600'000'000;
-  GroupFiles* group_files = nullptr;  // none: groups are forgotten with the process
+  GroupFiles* group_files = nullptr;      // none: groups are forgotten with the process
+  AbsentPlaces* absent_places = nullptr;  // none: nothing is absent
   // Completes what is known of a session that is refuted for the first time; none: nothing more is.
   // Like the next, called from inside Store methods: may only look and take note.
   std::function<void(RefutedWriter* writer)> describe_writer;

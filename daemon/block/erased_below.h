@@ -48,6 +48,7 @@ struct ErasureMark {
   uint64_t below = 0;
   SharedErasureMark shared;
   std::optional<uint64_t> tier;
+  bool is_for_absent = false;  // it has to be noted for AbsentPlaces
 };
 
 }  // namespace terrace

@@ -13,6 +13,7 @@
 #include <ctime>
 #include <deque>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -138,15 +139,24 @@ Status WriteAt(const fs::path& path, std::string_view content) {
 
 }  // namespace
 
-std::vector<SpaceGroupSpec> LoadGroupFiles(const std::string& directory, const DomainSecret& secret,
-                                           std::vector<std::string>* notes) {
-  std::vector<SpaceGroupSpec> specs;
-  std::vector<fs::path> paths = GroupPaths(directory);
-  std::stable_sort(paths.begin(), paths.end(), [](const fs::path& a, const fs::path& b) {
-    std::error_code error;
-    return fs::last_write_time(a, error) > fs::last_write_time(b, error);
-  });
-  for (const fs::path& path : paths) {
+std::vector<FoundGroup> FindGroupFiles(const std::vector<std::string>& directories,
+                                       const DomainSecret& secret,
+                                       std::vector<std::string>* notes) {
+  struct Candidate {
+    fs::path path;
+    fs::file_time_type written;
+  };
+  std::vector<Candidate> candidates;
+  for (const std::string& directory : directories) {
+    for (fs::path& path : GroupPaths(directory)) {
+      std::error_code error;
+      const fs::file_time_type written = fs::last_write_time(path, error);
+      candidates.push_back({std::move(path), written});
+    }
+  }
+  std::ranges::stable_sort(candidates, std::greater(), &Candidate::written);
+  std::vector<FoundGroup> found;
+  for (const auto& [path, written] : candidates) {
     std::string content, why;
     const auto note = [&](const std::string& reason) {
       notes->push_back("group file " + path.string() + " is left aside: " + reason);
@@ -161,8 +171,17 @@ std::vector<SpaceGroupSpec> LoadGroupFiles(const std::string& directory, const D
     } else if (path.stem() != ToHex(spec.Id()) && path.stem() != StemUnder(secret, spec.Id())) {
       note("it holds group " + ToHex(spec.Id()));
     } else {
-      specs.push_back(std::move(spec));
+      found.push_back({.spec = std::move(spec), .directory = path.parent_path()});
     }
+  }
+  return found;
+}
+
+std::vector<SpaceGroupSpec> LoadGroupFiles(const std::string& directory, const DomainSecret& secret,
+                                           std::vector<std::string>* notes) {
+  std::vector<SpaceGroupSpec> specs;
+  for (FoundGroup& found : FindGroupFiles({directory}, secret, notes)) {
+    specs.push_back(std::move(found.spec));
   }
   return specs;
 }
@@ -215,6 +234,9 @@ struct DiskGroupFiles::Writer {
 
   void Run();
   Status Write(const Job& job);
+  Status WriteIn(const Domain& domain, const Job& job, const std::string& content);
+  void TellNotWritten(const Job& job, const Status& status) const;
+  void TellRemoved(const Domain& domain, size_t count) const;
   void Remove(const Job& job);
   void EraseKey(const Job& job);
   void EraseKeyFile(const Domain& domain, const GroupId& id) const;
@@ -223,6 +245,8 @@ struct DiskGroupFiles::Writer {
   // Of what was kept and is not written: it is lost. REQUIRES: the mutex is held.
   void Lose(const KeptGroup& group, uint64_t stamp, const Status& status);
   bool IsKept(const KeptGroup& group);
+  // REQUIRES: the mutex is held.
+  bool IsAnyNotWritten(uint32_t domain_index) const;
   void MakeRoom(const Job& job);
   void LookForRemoved();
   std::vector<KeptGroup> RemovedOf(uint32_t domain_index);
@@ -285,32 +309,36 @@ Status DiskGroupFiles::Writer::Write(const Job& job) {
   TERRACE_CHECK(job.spec.has_value() && job.domain_index < options.domains.size(),
                 "what is written is a domain's spec");
   const Domain& domain = options.domains[job.domain_index];
-  std::error_code none;
-  if (!domain.drive_path.empty() && !fs::is_directory(domain.drive_path, none)) {
+  const std::string content = FormatGroupFile(*job.spec, domain.secret);
+  Status status = WriteIn(domain, job, content);
+  if (domain.also && (status.ok() || !job.is_again)) domain.also(job.id, content);
+  // Also of a group that another path alone can keep.
+  const Status has_key = domain.keys != nullptr ? domain.keys->Ensure(job.id) : Status::Ok();
+  return status.ok() ? has_key : status;
+}
+
+Status DiskGroupFiles::Writer::WriteIn(const Domain& domain, const Job& job,
+                                       const std::string& content) {
+  std::error_code error;
+  if (!domain.drive_path.empty() && !fs::is_directory(domain.drive_path, error)) {
     return Status(StatusCode::kIo, "the drive's directory is gone", ENOENT);
   }
-  const std::string content = FormatGroupFile(*job.spec, domain.secret);
   const fs::path path = PlaceOf(domain.directory, job.id, domain.secret);
   std::string present;
-  Status status = Status::Ok();
   if (ReadSmallFile(path, &present).ok() && present == content) {
     // Opened again: not the oldest any more.
     if (!job.is_again) utimensat(AT_FDCWD, path.c_str(), nullptr, 0);
-  } else {
-    std::error_code error;
-    if (!fs::exists(path, error)) MakeRoom(job);
-    status = WriteAt(path, content);
+    return Status::Ok();
   }
-  if (domain.also && (status.ok() || !job.is_again)) domain.also(job.id, content);
-  if (status.ok() && domain.keys != nullptr) status = domain.keys->Ensure(job.id);
-  return status;
+  if (!fs::exists(path, error)) MakeRoom(job);
+  return WriteAt(path, content);
 }
 
 void DiskGroupFiles::Writer::EraseKeyFile(const Domain& domain, const GroupId& id) const {
   const Status erased = domain.keys->EraseFile(id);
   if (erased.ok() || !options.trouble) return;
   options.trouble("the key of group " + ToHex(id) + " is destroyed in memory, but not in " +
-                  domain.keys->directory() + ": " + TextOf(erased) +
+                  domain.keys->Places() + ": " + TextOf(erased) +
                   ". Its blocks can be read again after a restart until that is done, and it is "
                   "tried again each second");
 }
@@ -379,20 +407,45 @@ void DiskGroupFiles::Writer::EndWrite(const Job& job, const Status& status) {
   {
     const std::lock_guard lock(mutex);
     const auto before = lost.find(job.group());
-    is_told = before != lost.end() && !before->second.why.empty();
+    is_told = options.are_copies ? IsAnyNotWritten(job.domain_index)
+                                 : before != lost.end() && !before->second.why.empty();
     if (before != lost.end() && status.ok()) lost.erase(before);
     const auto found = kept.find(job.group());
     const bool is_meant = found != kept.end() && found->second.stamp == job.stamp;
     if (is_meant && status.ok()) found->second.is_written = true;
     if (!status.ok()) Lose(job.group(), job.stamp, status);
   }
-  if (!status.ok() && !is_told && options.trouble) {
-    options.trouble("group '" + job.spec->name + "' cannot be kept in " +
-                    options.domains[job.domain_index].directory + ": " + TextOf(status) +
-                    ". None of its blocks are written to a drive until it is, and those there are "
-                    "not found by the next start; it is tried again each second");
-  }
+  if (!status.ok() && !is_told && options.trouble) TellNotWritten(job, status);
   if (options.changed) options.changed(job.domain_index);
+}
+
+void DiskGroupFiles::Writer::TellNotWritten(const Job& job, const Status& status) const {
+  const std::string& directory = options.domains[job.domain_index].directory;
+  if (options.are_copies) {
+    options.trouble("files of groups cannot be copied to " + directory + ": " + TextOf(status) +
+                    ". If the other drives are lost, the blocks on this one are not found; it is "
+                    "tried again each second");
+    return;
+  }
+  options.trouble("group '" + job.spec->name + "' cannot be kept in " + directory + ": " +
+                  TextOf(status) +
+                  ". None of its blocks are written to a drive until it is, here or on another "
+                  "path, and those there are not found by the next start; it is tried again each "
+                  "second");
+}
+
+bool DiskGroupFiles::Writer::IsAnyNotWritten(uint32_t domain_index) const {
+  return std::ranges::any_of(lost, [&](const auto& entry) {
+    return entry.first.first == domain_index && !entry.second.why.empty();
+  });
+}
+
+// Copies that are not there yet are no news: there may never have been any.
+void DiskGroupFiles::Writer::TellRemoved(const Domain& domain, size_t count) const {
+  if (options.are_copies || !options.trouble) return;
+  options.trouble("files of " + std::to_string(count) + " groups below " +
+                  fs::path(domain.directory).parent_path().string() +
+                  " were removed while terraced runs: they are written again");
 }
 
 // Somebody may remove files under a daemon that runs, be it with the slabs: a successor would know
@@ -415,11 +468,7 @@ void DiskGroupFiles::Writer::LookForRemoved() {
     // Of what has changed just now the next change may have the same time.
     looked[i] = IsOfNow(now) ? std::nullopt : std::optional(now);
     const std::vector<KeptGroup> removed = is_same ? std::vector<KeptGroup>() : RemovedOf(i);
-    if (!removed.empty() && options.trouble) {
-      options.trouble("files of " + std::to_string(removed.size()) + " groups below " +
-                      fs::path(options.domains[i].directory).parent_path().string() +
-                      " were removed while terraced runs: they are written again");
-    }
+    if (!removed.empty()) TellRemoved(options.domains[i], removed.size());
     again.insert(again.end(), removed.begin(), removed.end());
     KeepAgain(again);
     if (!removed.empty() && options.changed) options.changed(i);
@@ -571,6 +620,11 @@ bool DiskGroupFiles::IsLost(uint32_t domain_index, const GroupId& id) const {
 }
 
 GroupFilesTrouble DiskGroupFiles::TroubleOf(uint32_t domain_index) const {
+  return TroubleOf(domain_index, [](const GroupId&) { return false; });
+}
+
+GroupFilesTrouble DiskGroupFiles::TroubleOf(uint32_t domain_index,
+                                            const IsKeptElsewhere& is_elsewhere) const {
   const Domain& domain = writer_->options.domains[domain_index];
   GroupFilesTrouble trouble{.directory = domain.directory};
   if (domain.keys != nullptr) {
@@ -580,7 +634,7 @@ GroupFilesTrouble DiskGroupFiles::TroubleOf(uint32_t domain_index) const {
   }
   const std::lock_guard lock(writer_->mutex);
   for (const auto& [group, is] : writer_->lost) {
-    if (group.first != domain_index || is.why.empty()) continue;
+    if (group.first != domain_index || is.why.empty() || is_elsewhere(group.second)) continue;
     if (++trouble.groups_not_kept == 1) trouble.why_not_kept = is.why;
   }
   return trouble;

@@ -31,8 +31,17 @@ namespace terrace {
 inline constexpr std::string_view kGroupFileSuffix = ".group";
 inline constexpr size_t kGroupFileBytesMax = kGroupMembersMax * (kSpaceTextBytesMax + 64) + 1024;
 
+struct FoundGroup {
+  SpaceGroupSpec spec;
+  std::string directory;
+};
 // The specs of all whole group files, the one opened last first: of two with one name it is the one
-// in use. Others are noted in a sentence each, and stay. A directory that is not there holds none.
+// in use, and of one group in several directories the first one's file comes first where they are
+// of one time. Others are noted in a sentence each, and stay. A directory that is not there holds
+// none.
+std::vector<FoundGroup> FindGroupFiles(const std::vector<std::string>& directories,
+                                       const DomainSecret& secret, std::vector<std::string>* notes);
+// Of one directory.
 std::vector<SpaceGroupSpec> LoadGroupFiles(const std::string& directory, const DomainSecret& secret,
                                            std::vector<std::string>* notes);
 // Written beside its place, synced, renamed into it; a file that another secret sealed keeps its
@@ -56,6 +65,7 @@ class DiskGroupFiles final : public KeyedGroupFiles {
   };
   struct Options {
     std::vector<Domain> domains;  // by domain index
+    bool are_copies = false;      // of what lies elsewhere, too: troubles are told by domain
     uint32_t groups_max = 256;
     std::chrono::milliseconds look_interval{1000};  // for files that somebody has removed
     std::function<void(const std::string& sentence)> trouble;  // on the writing thread
@@ -73,6 +83,9 @@ class DiskGroupFiles final : public KeyedGroupFiles {
   State StateOf(uint32_t domain_index, const GroupId& id) const override;
   bool IsLost(uint32_t domain_index, const GroupId& id) const override;
   GroupFilesTrouble TroubleOf(uint32_t domain_index) const override;
+  // Without the groups that somebody else keeps.
+  using IsKeptElsewhere = std::function<bool(const GroupId& id)>;
+  GroupFilesTrouble TroubleOf(uint32_t domain_index, const IsKeptElsewhere& is_elsewhere) const;
   bool IsWhole(uint32_t domain_index, const GroupId& id) const override;
   void DestroyKey(uint32_t domain_index, const GroupId& id) override;
   bool AreKeysDestroyed(uint32_t domain_index) const override;

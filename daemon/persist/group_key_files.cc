@@ -27,6 +27,9 @@ using File = std::array<Place, 2>;
 
 Status FromErrno(const char* what) { return Status(StatusCode::kIo, what, errno); }
 
+// Something else may be where the directory was.
+bool SaysAbsent(int error) { return error == ENOENT || error == ENOTDIR; }
+
 bool IsZero(std::span<const std::byte> bytes) {
   return std::ranges::all_of(bytes, [](std::byte b) { return b == std::byte{0}; });
 }
@@ -73,6 +76,15 @@ std::optional<GroupId> GroupOf(const fs::path& path) {
   return id.ok() ? std::optional(*id) : std::nullopt;
 }
 
+std::vector<GroupId> GroupsIn(const std::string& directory) {
+  std::vector<GroupId> groups;
+  std::error_code error;
+  for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error)) {
+    if (const std::optional<GroupId> group = GroupOf(at->path())) groups.push_back(*group);
+  }
+  return groups;
+}
+
 }  // namespace
 
 GroupKeyFiles::GroupKeyFiles(Options options) : options_(std::move(options)), ring_(options_.ring) {
@@ -88,6 +100,17 @@ std::string GroupKeyFiles::PathOf(const GroupId& group) const {
   return PathIn(options_.directory, group);
 }
 
+std::vector<std::string> GroupKeyFiles::Others() const {
+  std::vector<std::string> directories = options_.other_directories;
+  if (!options_.second_directory.empty()) directories.push_back(options_.second_directory);
+  return directories;
+}
+
+std::string GroupKeyFiles::Places() const {
+  if (options_.second_directory.empty()) return options_.directory;
+  return options_.directory + " and " + options_.second_directory;
+}
+
 Status GroupKeyFiles::Pass(GroupKeyStep step) const {
   if (!options_.may_go_on || options_.may_go_on(step)) return Status::Ok();
   return Status(StatusCode::kIo, "writing the key's file", EIO);
@@ -99,7 +122,9 @@ Status GroupKeyFiles::Read(const std::string& path, const GroupId& group, Wrappe
                            std::string* why) const {
   *wrapped = {};
   const OpenFile file(path, O_RDONLY | O_NOFOLLOW, 0);
-  if (file.fd() < 0 && errno == ENOENT) return Status(StatusCode::kNotFound, "there is no key");
+  if (file.fd() < 0 && SaysAbsent(errno)) {
+    return Status(StatusCode::kNotFound, "there is no key");
+  }
   File content;
   Status read =
       file.fd() < 0 ? FromErrno("cannot open the key's file") : ReadFile(file.fd(), &content);
@@ -141,22 +166,21 @@ Status GroupKeyFiles::Bring(const std::string& directory, const GroupId& group) 
                              : here.key == there.key;
     return is_same ? Status::Ok() : Status(StatusCode::kExists, "another key is in use", EEXIST);
   }
+  return CopyFile(directory, options_.directory, group);
+}
+
+Status GroupKeyFiles::CopyFile(const std::string& from, const std::string& to,
+                               const GroupId& group) const {
   File content;
-  const OpenFile file(PathIn(directory, group), O_RDONLY | O_NOFOLLOW, 0);
+  const OpenFile file(PathIn(from, group), O_RDONLY | O_NOFOLLOW, 0);
   if (file.fd() < 0) return FromErrno("cannot open the key's file");
   TERRACE_RETURN_IF_ERROR(ReadFile(file.fd(), &content));
-  return Write(group, {content.front().data(), kGroupKeyFileBytes});
+  return WriteIn(to, group, {content.front().data(), kGroupKeyFileBytes});
 }
 
 void GroupKeyFiles::BringAll(std::vector<std::string>* notes) const {
-  for (const std::string& directory : options_.other_directories) {
-    std::error_code error;
-    std::vector<GroupId> groups;
-    for (fs::directory_iterator at(directory, error), end; !error && at != end;
-         at.increment(error)) {
-      if (const std::optional<GroupId> group = GroupOf(at->path())) groups.push_back(*group);
-    }
-    for (const GroupId& group : groups) {
+  for (const std::string& directory : Others()) {
+    for (const GroupId& group : GroupsIn(directory)) {
       const Status status = Bring(directory, group);
       if (status.ok()) continue;
       notes->push_back("the key of group " + ToHex(group) + " stays in " + directory + ": " +
@@ -166,28 +190,41 @@ void GroupKeyFiles::BringAll(std::vector<std::string>* notes) const {
   }
 }
 
+void GroupKeyFiles::CopyToSecond(std::vector<std::string>* notes) const {
+  if (options_.second_directory.empty()) return;
+  for (const GroupId& group : GroupsIn(options_.directory)) {
+    Wrapped there;
+    std::string why;
+    if (Read(PathIn(options_.second_directory, group), group, &there, &why).ok()) continue;
+    const Status status = CopyFile(options_.directory, options_.second_directory, group);
+    if (status.ok()) continue;
+    notes->push_back("the keys of groups cannot be copied to " + options_.second_directory + ": " +
+                     status.what() + " (" + strerror(status.detail()) + "). If the drive of " +
+                     options_.directory +
+                     " is lost, what was written under them on any drive is lost with it");
+    return;
+  }
+}
+
 void GroupKeyFiles::Load(std::vector<std::string>* notes) {
   BringAll(notes);
-  std::error_code error;
-  for (fs::directory_iterator at(options_.directory, error), end; !error && at != end;
-       at.increment(error)) {
-    const std::optional<GroupId> group = GroupOf(at->path());
-    if (!group) continue;
+  for (const GroupId& group : GroupsIn(options_.directory)) {
     Wrapped wrapped;
     std::string why;
-    if (!Read(PathOf(*group), *group, &wrapped, &why).ok()) {
-      Destroy(*group);  // a daemon that ended in between had begun to
-      (void)EraseFile(*group);
+    if (!Read(PathOf(group), group, &wrapped, &why).ok()) {
+      Destroy(group);  // a daemon that ended in between had begun to
+      (void)EraseFile(group);
       continue;
     }
     if (wrapped.key == nullptr) {
-      notes->push_back("the key of group " + ToHex(*group) + " cannot be used: " + why +
+      notes->push_back("the key of group " + ToHex(group) + " cannot be used: " + why +
                        ". Its blocks stay, encrypted; with the right encryption_keys_file a "
                        "restart finds them, and erasing the group gives them up");
     }
     const std::lock_guard lock(mutex_);
-    groups_[*group] = std::move(wrapped);
+    groups_[group] = std::move(wrapped);
   }
+  CopyToSecond(notes);
 }
 
 std::shared_ptr<const GroupKey> GroupKeyFiles::Find(const GroupId& group) const {
@@ -238,7 +275,7 @@ Status GroupKeyFiles::Ensure(const GroupId& group) {
     const auto found = groups_.find(group);
     if (found != groups_.end()) own = found->second.key;
   }
-  if (own != nullptr) return IsThere(group) ? Status::Ok() : Create(group, *own);
+  if (own != nullptr) return Complete(group, *own);
   Wrapped wrapped;
   std::string why;
   const Status read = Read(PathOf(group), group, &wrapped, &why);
@@ -247,31 +284,64 @@ Status GroupKeyFiles::Ensure(const GroupId& group) {
     groups_[group] = std::move(wrapped);
     return Status(StatusCode::kNotFound, "its key is under one that the keys file does not hold");
   }
+  Status written;
   if (!read.ok()) {
     CipherKey key;
     TERRACE_RETURN_IF_ERROR(options_.random(key.bytes()));
     wrapped = {.key = std::make_shared<GroupKey>(key), .under = ring()->first()};
-    TERRACE_RETURN_IF_ERROR(Create(group, *wrapped.key));
+    bool is_kept = false;
+    written = Create(group, *wrapped.key, &is_kept);
+    if (!is_kept) return written;
   }
   const std::lock_guard lock(mutex_);
   groups_[group] = std::move(wrapped);
+  return written;
+}
+
+// Files that somebody has removed, or that could not be written.
+Status GroupKeyFiles::Complete(const GroupId& group, const GroupKey& key) const {
+  const auto lacks_it = [&](const std::string& directory) {
+    return access(PathIn(directory, group).c_str(), F_OK) != 0 && SaysAbsent(errno);
+  };
+  const std::string& second = options_.second_directory;
+  const bool first_lacks_it = lacks_it(options_.directory);
+  const bool second_lacks_it = !second.empty() && lacks_it(second);
+  if (!first_lacks_it && !second_lacks_it) return Status::Ok();
+  std::vector<std::byte> content;
+  TERRACE_RETURN_IF_ERROR(Fill(group, key, &content));
+  if (second_lacks_it) (void)WriteIn(second, group, content);
+  return first_lacks_it ? WriteIn(options_.directory, group, content) : Status::Ok();
+}
+
+Status GroupKeyFiles::Fill(const GroupId& group, const GroupKey& key,
+                           std::vector<std::byte>* content) const {
+  GroupKey::Record record;
+  TERRACE_RETURN_IF_ERROR(key.Wrap(group, *ring(), options_.random, &record));
+  content->assign(kGroupKeyFileBytes, std::byte{0});
+  std::ranges::copy(record, content->begin());
   return Status::Ok();
 }
 
-Status GroupKeyFiles::Create(const GroupId& group, const GroupKey& key) const {
-  GroupKey::Record record;
-  TERRACE_RETURN_IF_ERROR(key.Wrap(group, *ring(), options_.random, &record));
-  File content{};
-  std::ranges::copy(record, content[0].begin());
-  return Write(group, {content.front().data(), kGroupKeyFileBytes});
+Status GroupKeyFiles::Create(const GroupId& group, const GroupKey& key, bool* is_kept) const {
+  std::vector<std::byte> content;
+  TERRACE_RETURN_IF_ERROR(Fill(group, key, &content));
+  const Status first = WriteIn(options_.directory, group, content);
+  const std::string& second = options_.second_directory;
+  *is_kept = (!second.empty() && WriteIn(second, group, content).ok()) || first.ok();
+  return first;
 }
 
-Status GroupKeyFiles::Write(const GroupId& group, std::span<const std::byte> content) const {
+Status GroupKeyFiles::WriteIn(const std::string& directory, const GroupId& group,
+                              std::span<const std::byte> content) const {
   std::error_code error;
-  fs::create_directories(options_.directory, error);
-  if (!error) fs::permissions(options_.directory, fs::perms::owner_all, error);
+  const bool is_on_drive = directory == options_.directory && !options_.drive_path.empty();
+  if (is_on_drive && !fs::is_directory(options_.drive_path, error)) {
+    return Status(StatusCode::kIo, "the drive's directory is gone", ENOENT);
+  }
+  fs::create_directories(directory, error);
+  if (!error) fs::permissions(directory, fs::perms::owner_all, error);
   if (error) return Status(StatusCode::kIo, "cannot make the directory of keys", error.value());
-  const std::string path = PathOf(group);
+  const std::string path = PathIn(directory, group);
   const std::string draft = path + std::string(kDraftSuffix);
   {
     const OpenFile file(draft, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0600);
@@ -283,7 +353,7 @@ Status GroupKeyFiles::Write(const GroupId& group, std::span<const std::byte> con
   }
   TERRACE_RETURN_IF_ERROR(Pass(GroupKeyStep::kDraftWritten));
   if (rename(draft.c_str(), path.c_str()) != 0) return FromErrno("cannot place the key's file");
-  return SyncOf(options_.directory);
+  return SyncOf(directory);
 }
 
 // ---- another ring ----
@@ -324,17 +394,15 @@ Status GroupKeyFiles::WrapAnew(const std::string& path, const GroupId& group,
   return Pass(GroupKeyStep::kPlaceCleared);
 }
 
-Status GroupKeyFiles::WrapAllAnew(const GroupId& group, const GroupKey& key) const {
-  TERRACE_RETURN_IF_ERROR(WrapAnew(PathOf(group), group, key));
-  for (const std::string& directory : options_.other_directories) {
-    const std::string path = PathIn(directory, group);
+void GroupKeyFiles::FindCopies(const GroupId& group, const GroupKey& key,
+                               std::set<std::string>* paths) const {
+  for (const std::string& directory : Others()) {
     Wrapped copy;
     std::string why;
+    const std::string path = PathIn(directory, group);
     const bool is_there = Read(path, group, &copy, &why).ok();
-    if (!is_there || copy.key == nullptr || copy.key->id() != key.id()) continue;
-    TERRACE_RETURN_IF_ERROR(WrapAnew(path, group, key));
+    if (is_there && copy.key != nullptr && copy.key->id() == key.id()) paths->insert(path);
   }
-  return Status::Ok();
 }
 
 Status GroupKeyFiles::SetRing(std::shared_ptr<const KeyRing> ring,
@@ -342,15 +410,27 @@ Status GroupKeyFiles::SetRing(std::shared_ptr<const KeyRing> ring,
   std::map<GroupId, Wrapped> groups;
   {
     const std::lock_guard lock(mutex_);
-    ring_ = std::move(ring);
     groups = groups_;
+  }
+  // What the former ring opens the next one may not.
+  std::map<GroupId, std::set<std::string>> copies;
+  for (const auto& [group, wrapped] : groups) {
+    if (wrapped.key != nullptr) FindCopies(group, *wrapped.key, &copies[group]);
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    ring_ = std::move(ring);
   }
   Status worst;
   for (auto& [group, wrapped] : groups) {
     std::string why;
     if (wrapped.key == nullptr && !Read(PathOf(group), group, &wrapped, &why).ok()) continue;
     if (wrapped.key == nullptr) continue;
-    const Status status = WrapAllAnew(group, *wrapped.key);
+    FindCopies(group, *wrapped.key, &copies[group]);
+    Status status = WrapAnew(PathOf(group), group, *wrapped.key);
+    for (const std::string& copy : copies[group]) {
+      if (status.ok()) status = WrapAnew(copy, group, *wrapped.key);
+    }
     if (status.code() == StatusCode::kGone) continue;  // destroyed meanwhile
     if (!status.ok()) {
       worst = status;
@@ -405,7 +485,7 @@ Status GroupKeyFiles::EraseIn(const std::string& directory, const GroupId& group
   const std::string path = PathIn(directory, group);
   const OpenFile file(path, O_WRONLY | O_NOFOLLOW, 0);
   if (file.fd() < 0)
-    return errno == ENOENT ? Status::Ok() : FromErrno("cannot open the key's file");
+    return SaysAbsent(errno) ? Status::Ok() : FromErrno("cannot open the key's file");
   const File zeros{};
   const std::span<const std::byte> all(zeros.front().data(), kGroupKeyFileBytes);
   if (!WriteAt(file.fd(), all, 0) || fsync(file.fd()) != 0) {
@@ -418,10 +498,12 @@ Status GroupKeyFiles::EraseIn(const std::string& directory, const GroupId& group
 }
 
 Status GroupKeyFiles::EraseEverywhere(const GroupId& group) const {
-  for (const std::string& directory : options_.other_directories) {
-    TERRACE_RETURN_IF_ERROR(EraseIn(directory, group));
+  Status worst;
+  for (const std::string& directory : Others()) {
+    if (const Status erased = EraseIn(directory, group); !erased.ok()) worst = erased;
   }
-  return EraseIn(options_.directory, group);
+  const Status erased = EraseIn(options_.directory, group);
+  return erased.ok() ? worst : erased;
 }
 
 Status GroupKeyFiles::EraseFile(const GroupId& group) {

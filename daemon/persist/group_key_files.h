@@ -6,6 +6,10 @@
 // stays. A key whose file cannot be opened with this ring is *locked*: its file stays as it is, and
 // nothing is written under its group until the key of the ring is back or the group is erased.
 //
+// A second directory has a copy of each file: a key is kept if it lies in either, and the next
+// start puts it into both. It has to be there whenever the first may be, so that an erasure reaches
+// it.
+//
 // THREADING: any; what says so blocks, one such call at a time.
 #pragma once
 
@@ -14,6 +18,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -42,7 +47,10 @@ enum class GroupKeyStep : uint8_t {
 class GroupKeyFiles final : public GroupKeys {
  public:
   struct Options {
-    std::string directory;  // made with the first file
+    std::string directory;         // made with the first file
+    std::string second_directory;  // the same; empty: there is none
+    // Never made: where it is gone nothing is written to `directory`. May be empty.
+    std::string drive_path;
     // Where files may lie from when the paths were others: they are copied here at start, wrapped
     // anew and erased where they are.
     std::vector<std::string> other_directories;
@@ -65,10 +73,12 @@ class GroupKeyFiles final : public GroupKeys {
   bool IsLocked(const GroupId& group) const;
 
   const std::string& directory() const { return options_.directory; }
+  std::string Places() const;  // the directories, for a person
   // False: the group's key is in use here, and no file has it any more. Blocks.
   bool IsThere(const GroupId& group) const;
   // The group has a key that a successor finds, an old one, whose file is written again if somebody
-  // has removed it, or a new one. kNotFound: it is locked. Blocks.
+  // has removed it, or a new one. kNotFound: it is locked. kIo: the first directory lacks it; if
+  // the second has it, it is in use all the same. Blocks.
   Status Ensure(const GroupId& group);
   // The ring has changed: all keys are under its first one afterwards, but for those that stay
   // locked. What failed is in the notes, and stays under its old key. Blocks.
@@ -97,7 +107,12 @@ class GroupKeyFiles final : public GroupKeys {
   };
 
   std::string PathOf(const GroupId& group) const;
-  Status Write(const GroupId& group, std::span<const std::byte> content) const;
+  // All directories but the first.
+  std::vector<std::string> Others() const;
+  Status WriteIn(const std::string& directory, const GroupId& group,
+                 std::span<const std::byte> content) const;
+  void CopyToSecond(std::vector<std::string>* notes) const;
+  Status CopyFile(const std::string& from, const std::string& to, const GroupId& group) const;
   Status Bring(const std::string& directory, const GroupId& group) const;
   void BringAll(std::vector<std::string>* notes) const;
   Status EraseIn(const std::string& directory, const GroupId& group) const;
@@ -105,10 +120,14 @@ class GroupKeyFiles final : public GroupKeys {
   // kNotFound: no file, or one that was being erased.
   Status Read(const std::string& path, const GroupId& group, Wrapped* wrapped,
               std::string* why) const;
-  Status Create(const GroupId& group, const GroupKey& key) const;
+  // What a new file holds.
+  Status Fill(const GroupId& group, const GroupKey& key, std::vector<std::byte>* content) const;
+  // As Ensure; `*is_kept` if the second directory alone has it, too.
+  Status Create(const GroupId& group, const GroupKey& key, bool* is_kept) const;
+  Status Complete(const GroupId& group, const GroupKey& key) const;
   Status WrapAnew(const std::string& path, const GroupId& group, const GroupKey& key) const;
-  // Its file, and those of the same key in other directories.
-  Status WrapAllAnew(const GroupId& group, const GroupKey& key) const;
+  // The files of the key in other directories; what this ring cannot open is none.
+  void FindCopies(const GroupId& group, const GroupKey& key, std::set<std::string>* paths) const;
   Status Pass(GroupKeyStep step) const;
   std::shared_ptr<const KeyRing> ring() const;
 

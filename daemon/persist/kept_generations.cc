@@ -1,18 +1,14 @@
 #include "daemon/persist/kept_generations.h"
 
-#include <fcntl.h>
 #include <pthread.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <cstring>
 #include <filesystem>
-#include <span>
 #include <utility>
 
+#include "daemon/persist/kept_file.h"
 #include "terrace/block_key.h"
 #include "terrace/check.h"
 
@@ -20,20 +16,14 @@ namespace terrace {
 namespace {
 
 constexpr std::string_view kTitle = "terrace redis generations 1\n";
-constexpr std::string_view kSeal = "seal ";
-constexpr size_t kSealBytes = kSeal.size() + 16 + 1;
 constexpr std::string_view kErased = "erased ";
 constexpr size_t kLineBytesMax = 64;
 constexpr size_t kErasedBytesMax = kErased.size() + 33 + 33 + 21;
 constexpr size_t kFileBytesMax = kTitle.size() + kRedisGroupsMax * kLineBytesMax +
-                                 OwedErasures::kBlocksMax * kErasedBytesMax + kSealBytes;
+                                 OwedErasures::kBlocksMax * kErasedBytesMax + kKeptSealBytes;
 constexpr std::string_view kPlaceTitle = "terrace redis place 1\n";
 
 std::string Hex16(uint64_t digest) { return ToHex(0, digest).substr(16); }
-
-std::string SealOf(std::string_view content, const DomainSecret& secret) {
-  return std::string(kSeal) + Hex16(KeyedHash64(secret, std::as_bytes(std::span(content)))) + '\n';
-}
 
 // "GROUP GENERATION OWED": 32 hex digits, a number, 0 or 1.
 bool ReadLine(std::string_view line, GroupGeneration* group) {
@@ -64,15 +54,6 @@ bool ReadErased(std::string_view line, KeptErasure* erased) {
   return error == std::errc() && end == line_end;
 }
 
-// What lies between title and seal.
-bool Unseal(std::string_view content, std::string_view title, const DomainSecret& secret,
-            std::string_view* inside) {
-  if (content.size() < title.size() + kSealBytes || !content.starts_with(title)) return false;
-  const std::string_view sealed = content.substr(0, content.size() - kSealBytes);
-  *inside = sealed.substr(title.size());
-  return content.substr(sealed.size()) == SealOf(sealed, secret);
-}
-
 // "TTL NAMES ENDPOINT...": a number, 16 hex digits each.
 bool ReadPlace(std::string_view line, RedisPlace* place) {
   const char* next = line.data();
@@ -89,16 +70,6 @@ bool ReadPlace(std::string_view line, RedisPlace* place) {
   return next == line_end;
 }
 
-bool WriteWhole(int fd, std::string_view content) {
-  while (!content.empty()) {
-    const ssize_t done = write(fd, content.data(), content.size());
-    if (done < 0 && errno == EINTR) continue;
-    if (done <= 0) return false;
-    content.remove_prefix(static_cast<size_t>(done));
-  }
-  return fsync(fd) == 0;
-}
-
 bool IsAllInAnyGroup(const KeptErasure& erasure) {
   return erasure.group == GroupId() && erasure.key == BlockKey();
 }
@@ -109,30 +80,6 @@ void OweAll(uint64_t until_s, RedisMemory* memory) {
   std::erase_if(memory->erasures, IsAllInAnyGroup);
   if (memory->erasures.size() == OwedErasures::kBlocksMax) memory->erasures.pop_back();
   memory->erasures.insert(memory->erasures.begin(), KeptErasure{.until_s = until_s});
-}
-
-// Beside its place, then into it: there is always a whole one.
-Status WriteKept(const std::string& path_text, const std::string& content) {
-  const auto failed = [](const char* what) { return Status(StatusCode::kIo, what, errno); };
-  const std::filesystem::path path(path_text);
-  const std::string draft = path_text + ".new";
-  std::error_code error_of_directory;  // what it comes to shows below
-  std::filesystem::create_directories(path.parent_path(), error_of_directory);
-  unlink(draft.c_str());  // of a death in between, or whatever somebody has put there
-  const int fd = open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (fd < 0) return failed("it cannot be made");
-  const bool is_written = WriteWhole(fd, content);
-  const int error = errno;
-  close(fd);
-  if (!is_written) return Status(StatusCode::kIo, "it cannot be written", error);
-  if (rename(draft.c_str(), path_text.c_str()) != 0) return failed("it cannot be placed");
-  const int directory = open(path.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (directory < 0) return failed("its directory cannot be opened");
-  const bool is_synced = fsync(directory) == 0;
-  const int sync_error = errno;
-  close(directory);
-  return is_synced ? Status::Ok()
-                   : Status(StatusCode::kIo, "its directory cannot be synced", sync_error);
 }
 
 }  // namespace
@@ -149,13 +96,14 @@ std::string FormatPlace(const RedisPlace& place, const DomainSecret& secret) {
   content += std::to_string(place.ttl_s) + ' ' + Hex16(place.names);
   for (const uint64_t endpoint : place.endpoints) content += ' ' + Hex16(endpoint);
   content += '\n';
-  return content + SealOf(content, secret);
+  return content + KeptSealOf(content, secret);
 }
 
 Result<RedisPlace> ParsePlace(std::string_view content, const DomainSecret& secret) {
   RedisPlace place;
   std::string_view inside;
-  const bool is_read = Unseal(content, kPlaceTitle, secret, &inside) && inside.ends_with('\n') &&
+  const bool is_read = UnsealKept(content, kPlaceTitle, secret, &inside) &&
+                       inside.ends_with('\n') &&
                        ReadPlace(inside.substr(0, inside.size() - 1), &place);
   // One way to write it: else a file could be believed that nobody wrote.
   if (is_read && FormatPlace(place, secret) == content) return place;
@@ -172,13 +120,13 @@ std::string FormatGenerations(const RedisMemory& memory, const DomainSecret& sec
     content += std::string(kErased) + ToHex(erased.group) + ' ' + ToHex(erased.key) + ' ' +
                std::to_string(erased.until_s) + '\n';
   }
-  return content + SealOf(content, secret);
+  return content + KeptSealOf(content, secret);
 }
 
 Result<RedisMemory> ParseGenerations(std::string_view content, const DomainSecret& secret) {
   const Status refused(StatusCode::kCorrupt, "it is damaged, or another domain's");
   std::string_view rest;
-  if (!Unseal(content, kTitle, secret, &rest)) return refused;
+  if (!UnsealKept(content, kTitle, secret, &rest)) return refused;
   RedisMemory memory;
   while (!rest.empty()) {
     const size_t end = rest.find('\n');
@@ -192,35 +140,6 @@ Result<RedisMemory> ParseGenerations(std::string_view content, const DomainSecre
   }
   return memory;
 }
-
-namespace {
-
-// kNotFound: there is none.
-Result<std::string> ReadFile(const std::string& path) {
-  // What is no file may never be there to be opened, or read.
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-  if (fd < 0 && errno == ENOENT) return Status(StatusCode::kNotFound, "there is no file");
-  if (fd < 0) return Status(StatusCode::kIo, "it cannot be opened", errno);
-  struct stat about {};
-  if (fstat(fd, &about) != 0 || !S_ISREG(about.st_mode)) {
-    close(fd);
-    return Status(StatusCode::kIo, "it is no regular file", EINVAL);
-  }
-  std::string content(kFileBytesMax + 1, '\0');
-  size_t done_bytes = 0;
-  ssize_t got = 0;
-  do {
-    got = read(fd, content.data() + done_bytes, content.size() - done_bytes);
-    if (got > 0) done_bytes += static_cast<size_t>(got);
-  } while (got > 0 || (got < 0 && errno == EINTR));
-  const int error = errno;
-  close(fd);
-  if (got < 0) return Status(StatusCode::kIo, "it cannot be read", error);
-  content.resize(done_bytes);
-  return content;
-}
-
-}  // namespace
 
 KeptGenerations::KeptGenerations(Options options) : options_(std::move(options)) {
   thread_ = std::thread([this] { Run(); });
@@ -238,12 +157,12 @@ KeptGenerations::~KeptGenerations() {
 
 // What the groups owe is on the disk before the place is: a death in between does it once more.
 Result<RedisMemory> KeptGenerations::Load() {
-  const Result<std::string> content = ReadFile(options_.path);
+  const Result<std::string> content = ReadKeptFile(options_.path, kFileBytesMax);
   Result<RedisMemory> memory =
       content.ok() ? ParseGenerations(*content, options_.secret) : content.status();
   const bool is_new = memory.status().code() == StatusCode::kNotFound;
   if (is_new) memory = RedisMemory();
-  const Result<std::string> place_content = ReadFile(options_.place_path);
+  const Result<std::string> place_content = ReadKeptFile(options_.place_path, kFileBytesMax);
   // Of a release that wrote no place, it was this one.
   Result<RedisPlace> before = options_.place;
   if (place_content.status().code() != StatusCode::kNotFound) {
@@ -254,14 +173,14 @@ Result<RedisMemory> KeptGenerations::Load() {
   if (memory.ok() && !(before.ok() && before->IsSameAs(options_.place))) {
     const uint64_t ttl_s = std::max(before.ok() ? before->ttl_s : 0, options_.place.ttl_s);
     OweAll(options_.unix_s + ttl_s, &*memory);
-    const Status owed = WriteKept(options_.path, FormatGenerations(*memory, options_.secret));
+    const Status owed = WriteKeptFile(options_.path, FormatGenerations(*memory, options_.secret));
     if (!owed.ok()) {
       Tell(options_.path, owed);
       return memory;
     }
   }
   const Status placed =
-      WriteKept(options_.place_path, FormatPlace(options_.place, options_.secret));
+      WriteKeptFile(options_.place_path, FormatPlace(options_.place, options_.secret));
   if (!placed.ok()) Tell(options_.place_path, placed);
   return memory;
 }
@@ -290,7 +209,8 @@ void KeptGenerations::Run() {
     if (!due_) return;
     const Due due = std::exchange(due_, std::nullopt).value();
     lock.unlock();
-    const Status written = WriteKept(options_.path, FormatGenerations(due.memory, options_.secret));
+    const Status written =
+        WriteKeptFile(options_.path, FormatGenerations(due.memory, options_.secret));
     if (written.ok()) {
       options_.kept(due.revision);
     } else {
@@ -303,7 +223,7 @@ void KeptGenerations::Run() {
 Status LeaveRedis(const std::string& path, const std::string& place_path,
                   const DomainSecret& secret) {
   RedisPlace nowhere;
-  const Result<std::string> content = ReadFile(place_path);
+  const Result<std::string> content = ReadKeptFile(place_path, kFileBytesMax);
   if (content.status().code() == StatusCode::kNotFound) {
     if (!std::filesystem::exists(path)) return Status::Ok();
   } else {
@@ -312,7 +232,7 @@ Status LeaveRedis(const std::string& path, const std::string& place_path,
     if (before.ok() && before->names == 0) return Status::Ok();
     if (before.ok()) nowhere.ttl_s = before->ttl_s;
   }
-  return WriteKept(place_path, FormatPlace(nowhere, secret));
+  return WriteKeptFile(place_path, FormatPlace(nowhere, secret));
 }
 
 }  // namespace terrace

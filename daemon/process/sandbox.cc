@@ -189,7 +189,10 @@ std::vector<std::string> WrittenPaths(const DaemonConfig& config) {
   }
   // A domain's directory that somebody removes is made again below these; they themselves are not,
   // as a drive may not be mounted there.
-  written.insert(written.end(), config.nvme.paths.begin(), config.nvme.paths.end());
+  for (const std::string& path : config.nvme.paths) {
+    std::error_code error;  // what is not there is not opened, and allows nothing above it
+    if (fs::exists(fs::path(path).parent_path(), error)) written.push_back(path);
+  }
   constexpr std::string_view kIpc = "ipc://";
   for (const std::string* endpoint :
        {&config.kv_events.endpoint, &config.kv_events.replay_endpoint}) {

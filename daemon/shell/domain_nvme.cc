@@ -9,8 +9,8 @@
 
 #include "daemon/config/fd_needs.h"
 #include "daemon/log/log.h"
+#include "daemon/persist/slab_files.h"
 #include "daemon/process/fd_limit.h"
-#include "daemon/shell/drive_mounts.h"
 
 namespace terrace {
 namespace {
@@ -85,11 +85,11 @@ std::vector<std::string> DomainNvme::slab_directories() const {
   return directories;
 }
 
-std::string DomainNvme::groups_directory() const { return DirectoryOn(0) + "/groups"; }
+std::string DomainNvme::groups_directory(size_t path) const {
+  return DirectoryOn(path) + "/groups";
+}
 
 Status DomainNvme::Open(std::string* why) {
-  std::vector<std::string> lost_mounts;
-  TERRACE_RETURN_IF_ERROR(FindLostMounts(options_.nvme, options_.state_dir, &lost_mounts, why));
   for (size_t i = 0; i < options_.nvme.paths.size(); ++i) {
     TERRACE_RETURN_IF_ERROR(MakeDirectory(options_.nvme.paths[i], why));
     Result<std::unique_ptr<Disk>> disk = OpenDisk({.directory = DirectoryOn(i),
@@ -106,6 +106,10 @@ Status DomainNvme::Open(std::string* why) {
          {"path", options_.nvme.paths[i]},
          {"io", (*disk)->description()},
          {"filesystem_bytes", stats.filesystem_bytes}});
+    if (i < options_.is_emptied.size() && options_.is_emptied[i]) {
+      TERRACE_RETURN_IF_ERROR(Empty(i, why));
+    }
+    TERRACE_RETURN_IF_ERROR(RemoveOutdated(i, why));
     disk_views_.push_back(disk->get());
     disks_.push_back(std::move(*disk));
   }
@@ -121,7 +125,8 @@ Status DomainNvme::Open(std::string* why) {
                         .domain_name = options_.domain_name,
                         .secret = options_.secret,
                         .disks = disk_views_,
-                        .lost_mounts = std::move(lost_mounts),
+                        .lost_mounts = options_.lost_mounts,
+                        .not_opened = options_.not_opened,
                         .shares = options_.shares,
                         .slab_bytes = options_.nvme.slab_bytes,
                         .encryption = {.keys = keys_.get(),
@@ -131,6 +136,59 @@ Status DomainNvme::Open(std::string* why) {
                         .now_us = options_.now_us,
                         .random = options_.random});
   return Status::Ok();
+}
+
+// REQUIRES: the disk is open, and so nobody else's.
+Status DomainNvme::Empty(size_t path, std::string* why) const {
+  uint64_t slab_count = 0;
+  const Status emptied = EmptyDrive(DirectoryOn(path), &slab_count);
+  if (!emptied.ok()) {
+    *why = "nvme.paths: " + DirectoryOn(path) +
+           " has blocks of before something was erased, and cannot be emptied: " + emptied.what() +
+           " (" + std::strerror(emptied.detail()) +
+           "). Remove its files slab-* and keys/, or take the path out";
+    return emptied;
+  }
+  Log(LogLevel::kWarn, "a drive is back, and begins empty: something was erased while it was away",
+      {{"domain", options_.domain_name},
+       {"path", options_.nvme.paths[path]},
+       {"slabs_removed", slab_count}});
+  return Status::Ok();
+}
+
+// Files that can be read now, and could not when something was erased. Those that still cannot be
+// stay as they are, and named. REQUIRES: as Empty.
+Status DomainNvme::RemoveOutdated(size_t path, std::string* why) {
+  const std::string directory = DirectoryOn(path);
+  if (options_.slabs_outdated.empty()) return Status::Ok();
+  std::set<std::string> there;
+  for (const SlabFile& file : ListSlabFiles(directory, options_.secret)) {
+    if (!options_.slabs_outdated.contains(file.path)) continue;
+    there.insert(file.path);
+    if (!file.status.ok()) continue;
+    if (const Status removed = RemoveSynced(file.path); !removed.ok()) {
+      *why = "nvme.paths: " + file.path +
+             " has blocks of before something was erased, and cannot be removed: " +
+             std::strerror(removed.detail()) + ". Remove it, or take the path out";
+      return removed;
+    }
+    there.erase(file.path);
+    Log(LogLevel::kWarn, "a slab file that was left alone is removed: something was erased since",
+        {{"domain", options_.domain_name}, {"path", file.path}});
+  }
+  for (const std::string& file : options_.slabs_outdated) {
+    if (!there.contains(file) && file.starts_with(directory + "/")) slabs_gone_.push_back(file);
+  }
+  return Status::Ok();
+}
+
+void DomainNvme::TellMissed(MissedErasures* missed) const {
+  const SlabRestore& restore = tier_->restore();
+  for (const std::string& file : slabs_gone_) missed->StrikeSlab(options_.domain_index, file);
+  std::set<std::string> unlisted;
+  for (const uint32_t disk : restore.unlisted_disks()) unlisted.insert(options_.nvme.paths[disk]);
+  missed->AddAbsent(options_.domain_index, unlisted,
+                    {restore.left_files().begin(), restore.left_files().end()});
 }
 
 void DomainNvme::NoteCapacity(uint64_t capacity_bytes) const {
@@ -152,7 +210,12 @@ void DomainNvme::NoteFiles(const DaemonConfig& config) const {
 }
 
 void DomainNvme::OpenCiphers() {
-  GroupKeyFiles::Options keys{.directory = DirectoryOn(0) + "/keys", .ring = options_.ring};
+  // The second place is always there: what is erased while a drive is away is erased.
+  GroupKeyFiles::Options keys{
+      .directory = DirectoryOn(0) + "/keys",
+      .second_directory = options_.state_dir + "/" + options_.domain_name + ".keys",
+      .drive_path = options_.nvme.paths[0],
+      .ring = options_.ring};
   for (size_t i = 1; i < disks_.size(); ++i) {
     keys.other_directories.push_back(DirectoryOn(i) + "/keys");
   }
@@ -165,7 +228,7 @@ void DomainNvme::OpenCiphers() {
   }
 }
 
-RecoverySummary DomainNvme::Restore(Store& store) {
+RecoverySummary DomainNvme::Restore(Store& store, MissedErasures* missed) {
   RecoverySummary summary;
   if (keys_ != nullptr) keys_->Load(&summary.notes);
   RecoveryOptions recovery{.domain_index = options_.domain_index,
@@ -176,9 +239,10 @@ RecoverySummary DomainNvme::Restore(Store& store) {
                            .catalog = catalog_.get()};
   for (size_t i = 0; i < disks_.size(); ++i) {
     recovery.slab_directories.push_back(DirectoryOn(i));
-    if (i > 0) recovery.other_groups_directories.push_back(DirectoryOn(i) + "/groups");
+    if (i > 0) recovery.other_groups_directories.push_back(groups_directory(i));
   }
   const Status status = RestoreDomain(recovery, &summary);
+  TellMissed(missed);
   for (const std::string& note : summary.notes) {
     Log(LogLevel::kWarn, "nvme note", {{"domain", options_.domain_name}, {"note", note}});
   }
@@ -275,17 +339,20 @@ void DomainNvme::Close(const Restoration& restoration) {
 
 bool DomainNvme::EndThreads() { return catalog_->Abandon(kCatalogEndUs); }
 
-DiskGroupFiles::Domain DomainNvme::group_files() {
-  return {.directory = groups_directory(),
-          .secret = options_.secret,
-          // A copy for the catalog; of no content: none any more.
-          .also = [this](const GroupId& id,
-                         const std::string& content) { catalog_->KeepGroup(id, content); },
-          .keys = keys_.get(),
-          .drive_path = options_.nvme.paths[0]};
+DiskGroupFiles::Domain DomainNvme::group_files(size_t path) {
+  DiskGroupFiles::Domain files{.directory = groups_directory(path),
+                               .secret = options_.secret,
+                               .drive_path = options_.nvme.paths[path]};
+  if (path > 0) return files;
+  files.keys = keys_.get();
+  // A copy for the catalog; of no content: none any more.
+  files.also = [this](const GroupId& id, const std::string& content) {
+    catalog_->KeepGroup(id, content);
+  };
+  return files;
 }
 
-void DomainNvme::SetRing(const std::shared_ptr<const KeyRing>& ring, DiskGroupFiles& files) {
+void DomainNvme::SetRing(const std::shared_ptr<const KeyRing>& ring, GroupFilesOnPaths& files) {
   const auto done = [name = options_.domain_name, ring,
                      keys = keys_.get()](const std::vector<std::string>& notes) {
     for (const std::string& note : notes) {

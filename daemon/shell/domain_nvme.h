@@ -8,13 +8,16 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "daemon/config/config.h"
 #include "daemon/persist/catalog.h"
 #include "daemon/persist/group_files.h"
+#include "daemon/persist/group_files_on_paths.h"
 #include "daemon/persist/group_key_files.h"
+#include "daemon/persist/missed_erasures.h"
 #include "daemon/shell/recovery.h"
 #include "daemon/store/store.h"
 #include "terrace/checksum.h"
@@ -37,8 +40,12 @@ class DomainNvme {
     std::string domain_name;
     DomainSecret secret{};
     NvmeConfig nvme;
-    TierShares* shares = nullptr;       // over all domains; outlive it
-    std::shared_ptr<FileBudget> files;  // the same
+    std::vector<std::string> lost_mounts;  // by path; see NvmeTier's
+    std::vector<DriveTrouble> not_opened;  // the same
+    std::vector<bool> is_emptied;          // by path: it begins without what it has
+    std::set<std::string> slabs_outdated;  // files that are removed, not restored
+    TierShares* shares = nullptr;          // over all domains; outlive it
+    std::shared_ptr<FileBudget> files;     // the same
     std::string state_dir;
     std::shared_ptr<const KeyRing> ring;  // none: nothing is encrypted
     bool is_plain_served = false;         // with a ring: blocks that are not encrypted
@@ -54,7 +61,8 @@ class DomainNvme {
   Status Open(std::string* why);
   // Tells the store what is there, after which the tier works for it. A tier that cannot be read
   // begins empty or off; it never keeps the daemon from starting.
-  RecoverySummary Restore(Store& store);
+  // Slab files that missed an erasure are struck from `missed`, and those left alone added.
+  RecoverySummary Restore(Store& store, MissedErasures* missed);
   // The tier's size over all domains, from now on: warns of drives that are too small for it.
   void NoteCapacity(uint64_t capacity_bytes) const;
   // The same of all domains' files: warns of a limit of open files that is too low for them.
@@ -74,21 +82,25 @@ class DomainNvme {
   // Of the domain's groups; null: nothing is encrypted.
   GroupKeyFiles* keys() { return keys_.get(); }
   // They are wrapped anew by the thread of the files. REQUIRES: keys().
-  void SetRing(const std::shared_ptr<const KeyRing>& ring, DiskGroupFiles& files);
-  // How the files of the domain's groups are kept.
-  DiskGroupFiles::Domain group_files();
+  void SetRing(const std::shared_ptr<const KeyRing>& ring, GroupFilesOnPaths& files);
+  // How the files of the domain's groups are kept on a path.
+  DiskGroupFiles::Domain group_files(size_t path);
   NvmeTier& tier() { return *tier_; }
   const std::vector<Disk*>& disks() const { return disk_views_; }
   const Catalog& catalog() const { return *catalog_; }
   Catalog& catalog() { return *catalog_; }
-  // Where the files of the domain's groups lie.
-  std::string groups_directory() const;
+  // Where the files of the domain's groups lie: all of them on the first path.
+  std::string groups_directory(size_t path = 0) const;
   const DomainSecret& secret() const { return options_.secret; }
+  size_t path_count() const { return options_.nvme.paths.size(); }
   // One a path.
   std::vector<std::string> slab_directories() const;
 
  private:
   std::string DirectoryOn(size_t path) const;
+  Status Empty(size_t path, std::string* why) const;
+  Status RemoveOutdated(size_t path, std::string* why);
+  void TellMissed(MissedErasures* missed) const;
   void OpenCiphers();
   void StartCatalog();
   void StartFromLearned(Restoration& restoration);
@@ -101,6 +113,7 @@ class DomainNvme {
   std::unique_ptr<CipherPool> cipher_pool_;
   std::vector<std::unique_ptr<CipherDisk>> cipher_disks_;
   std::vector<Disk*> disk_views_;
+  std::vector<std::string> slabs_gone_;  // of those that missed an erasure
   uint64_t learned_kept_us_ = 0;
   std::unique_ptr<Catalog> catalog_;
   std::unique_ptr<NvmeTier> tier_;

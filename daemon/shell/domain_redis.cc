@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "daemon/log/log.h"
+#include "daemon/persist/kept_file.h"
 #include "terrace/check.h"
 #include "terrace/units.h"
 
@@ -58,13 +59,9 @@ const char* RemedyOf(const SharedTierStats& stats) {
                           : "the server, the network, or IPAddressAllow= of the unit";
 }
 
-// One a secret: names under another are others anyway.
 std::string FileOf(const DaemonConfig& config, size_t domain_index, const DomainSecret& secret,
                    std::string_view suffix) {
-  constexpr std::string_view kTitle = "redis-generations";
-  const uint64_t digest = KeyedHash64(secret, std::as_bytes(std::span(kTitle)));
-  return config.state_dir + "/" + config.domains[domain_index].name + "-" +
-         ToHex(0, digest).substr(16) + std::string(suffix);
+  return KeptPathOf(config.state_dir, config.domains[domain_index].name, secret, suffix);
 }
 constexpr std::string_view kGenerations = ".redis-generations", kPlace = ".redis-place";
 

@@ -66,19 +66,25 @@ void Recovery::RestoreGroup(const SpaceGroupSpec& spec) {
   }
 }
 
+// The first path's drive may be new, or one that was away for a while.
 void Recovery::RestoreGroups() {
-  for (const SpaceGroupSpec& spec :
-       LoadGroupFiles(options_.groups_directory, options_.secret, &summary_.notes)) {
-    RestoreGroup(spec);
+  std::vector<std::string> directories{options_.groups_directory};
+  directories.insert(directories.end(), options_.other_groups_directories.begin(),
+                     options_.other_groups_directories.end());
+  const std::vector<FoundGroup> found =
+      FindGroupFiles(directories, options_.secret, &summary_.notes);
+  std::set<GroupId> in_first;
+  for (const FoundGroup& group : found) {
+    if (group.directory == options_.groups_directory) in_first.insert(group.spec.Id());
+    RestoreGroup(group.spec);
   }
-  for (const std::string& directory : options_.other_groups_directories) {
-    for (const SpaceGroupSpec& spec : LoadGroupFiles(directory, options_.secret, &summary_.notes)) {
-      if (groups_.contains(spec.Id())) continue;
-      const Status written = WriteGroupFile(options_.groups_directory, spec, options_.secret);
-      summary_.notes.push_back("the file of group '" + spec.name + "' is copied from " + directory +
-                               (written.ok() ? "" : std::string(", in vain: ") + written.what()));
-      RestoreGroup(spec);
-    }
+  for (const FoundGroup& group : found) {
+    const GroupId id = group.spec.Id();
+    if (!known_.contains(id) || !in_first.insert(id).second) continue;
+    const Status written = WriteGroupFile(options_.groups_directory, group.spec, options_.secret);
+    summary_.notes.push_back("the file of group '" + group.spec.name + "' is copied from " +
+                             group.directory +
+                             (written.ok() ? "" : std::string(", in vain: ") + written.what()));
   }
 }
 
@@ -107,10 +113,11 @@ void Recovery::RestoreGroupsOfCatalog() {
     std::string why;
     if (!ParseGroupFile(content, options_.secret, &spec, &why).ok()) return;
     if (groups_.contains(spec.Id())) return;
+    RestoreGroup(spec);
+    if (!known_.contains(spec.Id())) return;
     summary_.notes.push_back("the file of group '" + spec.name + "' is made anew from the catalog");
     const Status written = WriteGroupFile(options_.groups_directory, spec, options_.secret);
     if (!written.ok()) summary_.notes.push_back(written.what());
-    RestoreGroup(spec);
   });
   if (!status.ok()) summary_.notes.push_back(status.what());
 }

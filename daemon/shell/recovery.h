@@ -21,7 +21,7 @@ struct RecoveryOptions {
   uint32_t tier_index = 0;  // of the NVMe tier among the domain's lower tiers
   DomainSecret secret{};
   std::string groups_directory;
-  // Where group files may be, too, if paths came in another order: what is found there is copied.
+  // Where group files are, too, of all drives: what the first lacks is copied there.
   std::vector<std::string> other_groups_directories;
   std::vector<std::string> slab_directories;  // one a disk, of this domain
   Restoration* restoration = nullptr;

@@ -22,17 +22,20 @@
 #include "daemon/handover/supervisor.h"
 #include "daemon/log/log.h"
 #include "daemon/metrics/metrics_endpoint.h"
-#include "daemon/persist/group_files.h"
+#include "daemon/persist/group_files_on_paths.h"
+#include "daemon/persist/missed_erasures.h"
 #include "daemon/process/sandbox.h"
 #include "daemon/session/session.h"
 #include "daemon/shell/administration.h"
 #include "daemon/shell/daemon_figures.h"
 #include "daemon/shell/domain_checks.h"
 #include "daemon/shell/domain_device.h"
+#include "daemon/shell/domain_drives.h"
 #include "daemon/shell/domain_nvme.h"
 #include "daemon/shell/domain_quotas.h"
 #include "daemon/shell/domain_redis.h"
 #include "daemon/shell/domain_traces.h"
+#include "daemon/shell/known_drives.h"
 #include "daemon/shell/offload_pool.h"
 #include "daemon/shell/recovery.h"
 #include "daemon/shell/refuted_log.h"
@@ -72,12 +75,11 @@ struct Shell::State {
   Status OpenNvme(std::string* why);
   Status OpenKvEvents(std::string* why);
   std::function<void(std::function<void()>)> PostTurns(const char* name);
-  void OpenGroupFiles();
   void OpenTransport();
   void BuildCore();
   void RestoreNvme();
   void AdoptArenas();
-  std::string GroupsDirectory(uint32_t domain_index) const;
+  void PostGroupFilesChanged(uint32_t domain_index);  // any thread
   StoreOptions MakeStoreOptions();
   void BeginAccepting();
 
@@ -120,8 +122,10 @@ struct Shell::State {
   std::vector<std::unique_ptr<DomainNvme>> nvme;       // one a domain, or none at all
   std::vector<std::unique_ptr<DomainRedis>> redis;     // the same
   std::vector<std::unique_ptr<DomainDevice>> devices;  // the same
-  std::unique_ptr<DiskGroupFiles> group_files;         // if blocks may outlive the daemon
-  std::unique_ptr<KvEventPublisher> kv_events;         // if routers are told
+  std::unique_ptr<GroupFilesOnPaths> group_files;      // if blocks may outlive the daemon
+  KnownDrives drives;
+  std::unique_ptr<MissedErasures> missed_erasures;
+  std::unique_ptr<KvEventPublisher> kv_events;  // if routers are told
   std::unique_ptr<SocketTransport> transport;
   std::unique_ptr<SessionTable> sessions;
   std::unique_ptr<OffloadPool> offload;
@@ -163,6 +167,9 @@ Status Shell::Start(std::string* why) {
   TERRACE_RETURN_IF_ERROR(state.CheckMemory(why));
   TERRACE_RETURN_IF_ERROR(state.OpenListeners(why));
   TERRACE_RETURN_IF_ERROR(state.LoadSecrets(why));
+  TERRACE_RETURN_IF_ERROR(FindDrives(state.config, &state.drives, why));
+  state.missed_erasures = OpenMissedErasures(
+      state.config, state.drives, [&state](uint32_t i) { state.PostGroupFilesChanged(i); });
   TERRACE_RETURN_IF_ERROR(state.CreateArenas(why));
   TERRACE_RETURN_IF_ERROR(state.OpenNvme(why));
   TERRACE_RETURN_IF_ERROR(state.OpenKvEvents(why));
@@ -171,7 +178,10 @@ Status Shell::Start(std::string* why) {
       [&state] { return state.clock.UnixSeconds(); }, &state.redis, why));
   TERRACE_RETURN_IF_ERROR(OpenDevices(
       state.config, state.arenas, [&state] { return state.clock.NowUs(); }, &state.devices, why));
-  state.OpenGroupFiles();
+  if (!state.nvme.empty() || state.inheritance->is_holding()) {
+    state.group_files = OpenGroupFiles(state.config, state.secrets, state.nvme,
+                                       [&state](uint32_t i) { state.PostGroupFilesChanged(i); });
+  }
   state.BuildCore();
   state.RestoreNvme();
   state.AdoptArenas();
@@ -264,7 +274,8 @@ Status Shell::State::CreateArenas(std::string* why) {
           store->restoration().PredecessorSessionEnded(domain_index, session);
           sessions->Flush();
         });
-      });
+      },
+      [this](uint32_t i, uint64_t seed) { return missed_erasures->MayAdopt(i, seed); });
   TERRACE_RETURN_IF_ERROR(inheritance->Take(why));
   const auto fair_share = static_cast<uint32_t>(
       std::max<uint64_t>(1, config.dram_bytes / config.segment_bytes / config.domains.size()));
@@ -315,27 +326,22 @@ std::function<void(std::function<void()>)> Shell::State::PostTurns(const char* n
 
 Status Shell::State::OpenNvme(std::string* why) {
   quotas.emplace(config);
-  if (!config.nvme.is_on()) return Status::Ok();
-  for (uint32_t i = 0; i < config.domains.size(); ++i) {
-    DomainNvme::Options options;
-    options.domain_index = i;
-    options.domain_name = config.domains[i].name;
-    options.secret = secrets[i];
-    options.nvme = config.nvme;
-    options.shares = quotas->nvme();
-    options.files = slab_files;
-    options.state_dir = config.state_dir;
-    options.ring = config_source.rings[i];
-    options.is_plain_served = config.domains[i].encryption_plain_blocks == PlainBlocks::kServe;
-    options.post = PostTurns("disk");
-    options.now_us = [this] { return clock.NowUs(); };
-    options.random = [this] { return random.Next(); };
-    auto domain = std::make_unique<DomainNvme>(std::move(options));
-    TERRACE_RETURN_IF_ERROR(domain->Open(why));
-    arenas[i]->RegisterWith(domain->disks());
-    nvme.push_back(std::move(domain));
-  }
+  TERRACE_RETURN_IF_ERROR(OpenDrives(config,
+                                     {.secrets = secrets,
+                                      .rings = config_source.rings,
+                                      .shares = quotas->nvme(),
+                                      .files = slab_files,
+                                      .post = PostTurns("disk"),
+                                      .now_us = [this] { return clock.NowUs(); },
+                                      .random = [this] { return random.Next(); }},
+                                     drives, missed_erasures.get(), &nvme, why));
+  for (size_t i = 0; i < nvme.size(); ++i) arenas[i]->RegisterWith(nvme[i]->disks());
   return Status::Ok();
+}
+
+void Shell::State::PostGroupFilesChanged(uint32_t domain_index) {
+  PostTurns("group file")(
+      [this, domain_index] { store->events().OnGroupFilesChanged(domain_index); });
 }
 
 Status Shell::State::OpenKvEvents(std::string* why) {
@@ -346,32 +352,15 @@ Status Shell::State::OpenKvEvents(std::string* why) {
   return kv_events->Start(why);
 }
 
-std::string Shell::State::GroupsDirectory(uint32_t domain_index) const {
-  if (!nvme.empty()) return nvme[domain_index]->groups_directory();
-  return config.state_dir + "/" + config.domains[domain_index].name + ".groups";
-}
-
-// Where blocks may outlive the daemon, what they mean has to.
-void Shell::State::OpenGroupFiles() {
-  if (nvme.empty() && !inheritance->is_holding()) return;
-  DiskGroupFiles::Options options;
-  options.groups_max = config.groups_max;
-  options.trouble = [](const std::string& sentence) {
-    Log(LogLevel::kWarn, "group files", {{"why", sentence}});
-  };
-  options.changed = [this, post = PostTurns("group file")](uint32_t domain_index) {
-    post([this, domain_index] { store->events().OnGroupFilesChanged(domain_index); });
-  };
-  for (uint32_t i = 0; i < config.domains.size(); ++i) {
-    if (!nvme.empty()) options.domains.push_back(nvme[i]->group_files());
-    if (nvme.empty()) options.domains.push_back({GroupsDirectory(i), secrets[i]});
-  }
-  group_files = std::make_unique<DiskGroupFiles>(std::move(options));
-}
-
 // What the disks still hold is told to the store before anybody may ask for it.
 void Shell::State::RestoreNvme() {
-  for (const std::unique_ptr<DomainNvme>& domain : nvme) domain->Restore(*store);
+  for (const std::unique_ptr<DomainNvme>& domain : nvme) {
+    domain->Restore(*store, missed_erasures.get());
+  }
+  for (uint32_t i = 0; i < arenas.size(); ++i) {
+    missed_erasures->UseMemory(i, arenas[i]->arena().table_seed(), inheritance->is_holding());
+  }
+  missed_erasures->Begin();
 }
 
 // After the disks: a block that is there, too, is one block with two copies.
@@ -379,7 +368,7 @@ void Shell::State::AdoptArenas() {
   for (uint32_t i = 0; i < config.domains.size(); ++i) {
     if (!inheritance->is_adopted(i)) continue;
     // As the disks would have: blocks are found from the first request on.
-    if (nvme.empty()) RestoreGroups(*store, i, GroupsDirectory(i), secrets[i]);
+    if (nvme.empty()) RestoreGroups(*store, i, KeptGroupsDirectory(config, i), secrets[i]);
     const uint64_t began_us = clock.NowUs();
     const std::vector<SessionId> left = inheritance->SessionsOf(i);
     const AdoptSummary summary = store->restoration().AdoptSlots(i, left);
@@ -415,6 +404,7 @@ StoreOptions Shell::State::MakeStoreOptions() {
     options.domains.push_back(std::move(entry));
   }
   options.group_files = group_files.get();
+  options.absent_places = missed_erasures.get();
   WatchWriters(config, clock, *sessions, &options);
   return options;
 }

@@ -483,6 +483,8 @@ Status OperatorVerbs::AwaitErasures(SessionId session, uint64_t request_id) {
   Caller caller;
   TERRACE_RETURN_IF_ERROR(store_.Enter(session, kAllGroups, &caller));
   ErasureMark mark = caller.domain().MarkErasures();
+  mark.is_for_absent = store_.options.absent_places != nullptr;
+  if (mark.is_for_absent) store_.options.absent_places->NoteErasure(caller.domain().domain_index);
   if (caller.domain().IsErased(&mark)) return Status::Ok();
   if (caller.rooms->pending.CountOf(session) >= store_.options.pending_per_session_max) {
     return Status(StatusCode::kNoSpace,

@@ -58,7 +58,17 @@ std::string LostSentence(const DriveTrouble& drive) {
          "daemon.state_dir before the start";
 }
 
+std::string NotOpenedSentence(const DriveTrouble& drive) {
+  return DriveName(drive) + " could not be opened at the start: " + drive.not_opened +
+         ". The others serve; what it has are misses, and is given up if something is erased "
+         "before it is back. Mend it and restart terraced, or take it out of nvme.paths";
+}
+
 Trouble TroubleOf(const DriveTrouble& drive) {
+  if (!drive.not_opened.empty()) {
+    return {
+        .condition = Condition::kDriveOff, .sentence = NotOpenedSentence(drive), .drive = drive};
+  }
   if (!drive.lost_mount.empty()) {
     return {
         .condition = Condition::kDriveNotMounted, .sentence = LostSentence(drive), .drive = drive};

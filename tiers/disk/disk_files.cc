@@ -25,7 +25,6 @@
 namespace terrace {
 namespace {
 
-constexpr char kLockName[] = "lock";
 constexpr uint64_t kLockStepUs = 5'000;
 
 Status IoStatus(const char* what) { return Status(StatusCode::kIo, what, errno); }
@@ -44,7 +43,7 @@ bool IsAlive(const LockHolder& holder) {
 }
 
 bool IsPlainName(const std::string& name) {
-  return !name.empty() && name != "." && name != ".." && name != kLockName &&
+  return !name.empty() && name != "." && name != ".." && name != kDiskLockName &&
          name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
 }
 
@@ -132,8 +131,9 @@ Status DiskFiles::OpenDirectory(std::string* why) {
 // The lock of a killed process lasts until the kernel has ended what it had begun for it: until
 // then its requests may still write, here and in memory that it shared with others.
 Status DiskFiles::Lock(std::string* why) {
-  const std::string path = options_.directory + "/" + kLockName;
-  lock_fd_ = ::openat(directory_fd_, kLockName, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  const std::string path = options_.directory + "/" + kDiskLockName;
+  lock_fd_ =
+      ::openat(directory_fd_, kDiskLockName, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (lock_fd_ < 0) {
     const Status status = IoStatus("opening the disk's lock");
     *why = Sentence("cannot open", path, "It must be writable by this user");
@@ -194,7 +194,7 @@ void DiskFiles::ChoosePayloadFlags() {
     payload_description_ = "through the page cache, as configured";
     return;
   }
-  const int probe = ::openat(directory_fd_, kLockName, O_RDONLY | O_DIRECT | O_CLOEXEC);
+  const int probe = ::openat(directory_fd_, kDiskLockName, O_RDONLY | O_DIRECT | O_CLOEXEC);
   if (probe < 0) {
     payload_description_ =
         std::string("through the page cache: the file system refuses O_DIRECT (") +

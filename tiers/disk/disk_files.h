@@ -22,6 +22,8 @@
 
 namespace terrace {
 
+inline constexpr char kDiskLockName[] = "lock";  // in the disk's directory: who uses it
+
 enum class DirectIoChoice : uint8_t { kAuto, kNever };
 
 class DiskFiles {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
 #include <utility>
 
 #include "terrace/check.h"
@@ -484,7 +485,11 @@ TierStats NvmeTier::stats() const {
       .share = p.shares.stats(p.options.domain_index, p.disks.now_us())};
 }
 
-std::vector<DriveTrouble> NvmeTier::troubles() const { return parts_->disks.Troubles(); }
+std::vector<DriveTrouble> NvmeTier::troubles() const {
+  std::vector<DriveTrouble> troubles = parts_->options.not_opened;
+  std::ranges::copy(parts_->disks.Troubles(), std::back_inserter(troubles));
+  return troubles;
+}
 
 bool NvmeTier::has_left() const { return parts_->left.count() > 0; }
 

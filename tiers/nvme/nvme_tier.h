@@ -50,6 +50,8 @@ class NvmeTier final : public Tier, public LeftBlocks {
     DomainSecret secret{};
     std::vector<Disk*> disks;              // ≥ 1; slabs are spread evenly
     std::vector<std::string> lost_mounts;  // by disk, for troubles(); none: all are where they lay
+    std::vector<DriveTrouble>
+        not_opened;  // of drives that are not among the disks; told as they are
     // Over all domains, each under its domain_index; outlive the tier. None: capacity_bytes are its
     // own, and nobody else's.
     TierShares* shares = nullptr;

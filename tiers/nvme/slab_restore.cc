@@ -76,11 +76,15 @@ SlabRestore::SlabRestore(const Options& options, const Neighbours& neighbours)
 // ---- slabs ----
 
 Status SlabRestore::OpenSlabs(std::vector<std::string>* notes) {
+  Status worst;
   for (uint32_t disk = 0; disk < disks_.count(); ++disk) {
-    TERRACE_RETURN_IF_ERROR(OpenSlabsOf(disk, notes));
+    const Status opened = OpenSlabsOf(disk, notes);
+    if (opened.ok()) continue;
+    worst = opened;
+    unlisted_disks_.push_back(disk);
   }
   RetireAboveCapacity(notes);
-  return Status::Ok();
+  return worst;
 }
 
 Status SlabRestore::OpenSlabsOf(uint32_t disk, std::vector<std::string>* notes) {
@@ -93,6 +97,7 @@ Status SlabRestore::OpenSlabsOf(uint32_t disk, std::vector<std::string>* notes) 
     Found found;
     if (const std::string why = Open(disk, name, *index, &found); !why.empty()) {
       slabs_.LeaveAlone(*index, disk, found.length_bytes);
+      left_files_.push_back(disks_.disk(disk).directory() + "/" + name);
       ++counts_.slabs_left;
       notes->push_back("slab file " + name + " on disk " + std::to_string(disk) +
                        " is left alone: " + why);

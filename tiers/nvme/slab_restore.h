@@ -75,6 +75,9 @@ class SlabRestore {
   // Slots nobody restored are free from now on.
   void Finish();
   const Counts& counts() const { return counts_; }
+  // Slab files that were left alone, with their directory, and disks that could not be listed.
+  const std::vector<std::string>& left_files() const { return left_files_; }
+  const std::vector<uint32_t>& unlisted_disks() const { return unlisted_disks_; }
 
  private:
   struct Found;
@@ -103,6 +106,8 @@ class SlabRestore {
   ErasureLog& erasures_;
   LeftEntries& left_;
   Counts counts_;
+  std::vector<std::string> left_files_;
+  std::vector<uint32_t> unlisted_disks_;
 };
 
 }  // namespace terrace

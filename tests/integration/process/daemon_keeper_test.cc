@@ -50,6 +50,8 @@ class Warm {
                   {.has_fd_store = holder_ == Holder::kSystemd});
     ASSERT_TRUE(daemon_.WaitReady()) << daemon_.Errors();
   }
+  // Of the next daemon.
+  void Use(Holder holder) { holder_ = holder; }
   void End(int signal, int status) {
     daemon_.Signal(signal);
     ASSERT_EQ(daemon_.Wait(), status) << daemon_.Errors();
@@ -130,7 +132,7 @@ class Warm {
   std::string dram_bytes = "8MiB";
 
  private:
-  const Holder holder_;
+  Holder holder_;
   DaemonProcess keeper_;
   DaemonProcess daemon_;
 };
@@ -190,6 +192,37 @@ INSTANTIATE_TEST_SUITE_P(Holders, DaemonKept, testing::Values(Holder::kKeeper, H
                          [](const auto& info) {
                            return info.param == Holder::kKeeper ? "Keeper" : "Systemd";
                          });
+
+// PROMISE: T03 erasures while a keeper holds what it was not asked for
+TEST(DaemonKeeper, MemoryThatMissedAnErasureIsNotTakenOver) {
+  for (const bool is_erased : {false, true}) {
+    Warm warm(Holder::kKeeper);
+    warm.Start();
+    ASSERT_EQ(warm.Visit().Store(Keys(kBlocks)), kBlocks);
+    warm.Kill();
+    warm.Use(Holder::kNobody);
+    warm.Start();
+    {
+      const Warm::Visitor visitor = warm.Visit();
+      EXPECT_EQ(visitor.Load(Keys(kBlocks)), 0u);
+      if (is_erased) {
+        ASSERT_TRUE(
+            visitor.client->Evict(visitor.group, Keys(1), {.flags = protocol::kEvictSubtree}).ok());
+      }
+    }
+    warm.Kill();
+    warm.Use(Holder::kKeeper);
+    warm.Start();
+    EXPECT_EQ(warm.Visit().Load(Keys(kBlocks)), is_erased ? 0u : kBlocks) << warm.daemon().Errors();
+    if (!is_erased) continue;
+    EXPECT_THAT(warm.daemon().Errors(), HasSubstr("something was erased"));
+    warm.Visit().AwaitArena();
+    ASSERT_EQ(warm.Visit().Store(Keys(kBlocks)), kBlocks);
+    warm.Kill();
+    warm.Start();
+    EXPECT_EQ(warm.Visit().Load(Keys(kBlocks)), kBlocks) << "it is this daemon's again";
+  }
+}
 
 TEST(DaemonKeeper, FlippedBytesAreAMissAndCounted) {
   if (geteuid() != 0) GTEST_SKIP() << kRootOnly;

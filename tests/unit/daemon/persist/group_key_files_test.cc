@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -107,6 +108,90 @@ TEST_F(GroupKeyFilesTest, AnotherKeyOfAGroupInAnotherDirectoryIsToldOfAndStays) 
   EXPECT_EQ(Mark(both.Find(kGroup)), mark);
   EXPECT_EQ(notes_.size(), 1u);
   EXPECT_FALSE(std::filesystem::is_empty(directory_ + "/former"));
+}
+
+// The drive with the keys is lost: what the others hold can be read all the same.
+class SecondPlaceTest : public GroupKeyFilesTest {
+ protected:
+  std::unique_ptr<GroupKeyFiles> OpenBoth(std::vector<uint64_t> seeds) {
+    auto files = std::make_unique<GroupKeyFiles>(GroupKeyFiles::Options{
+        .directory = directory_ + "/keys",
+        .second_directory = Second(),
+        .drive_path = directory_,
+        .ring = RingOf(std::move(seeds)),
+        .may_go_on = [this](GroupKeyStep step) {
+          return step != GroupKeyStep::kErasedInPlace || --erasures_refused_ < 0;
+        }});
+    files->Load(&notes_);
+    return files;
+  }
+  std::string Second() const { return second_; }
+  std::string CopyOf(const GroupId& group) const { return second_ + "/" + ToHex(group) + ".key"; }
+  void TearDown() override {
+    std::filesystem::remove_all(second_);
+    GroupKeyFilesTest::TearDown();
+  }
+
+  const std::string second_ = testing::TempDir() + "terrace-second-" + std::to_string(getpid());
+  int erasures_refused_ = 0;
+};
+
+TEST_F(SecondPlaceTest, GivesBackWhatTheFirstHasLost) {
+  auto files = OpenBoth({5});
+  ASSERT_TRUE(files->Ensure(kGroup).ok());
+  const std::vector<std::byte> mark = Mark(files->Find(kGroup));
+  EXPECT_TRUE(std::filesystem::exists(CopyOf(kGroup)));
+  ASSERT_TRUE(files->SetRing(RingOf({6}), &notes_).ok());
+  std::filesystem::remove_all(directory_ + "/keys");
+  files = OpenBoth({6});
+  EXPECT_EQ(Mark(files->Find(kGroup)), mark) << "and is wrapped anew with it";
+  EXPECT_TRUE(std::filesystem::exists(PathOf(kGroup)));
+  std::filesystem::remove_all(Second());
+  files = OpenBoth({6});
+  EXPECT_TRUE(std::filesystem::exists(CopyOf(kGroup))) << "of a release that had none";
+  EXPECT_TRUE(notes_.empty());
+}
+
+TEST_F(SecondPlaceTest, ServesWhileTheDrivesPathIsGone) {
+  std::filesystem::rename(directory_, directory_ + "-");
+  auto files = OpenBoth({5});
+  EXPECT_EQ(files->Ensure(kGroup).code(), StatusCode::kIo) << "for who keeps it on this drive";
+  const std::vector<std::byte> mark = Mark(files->Find(kGroup));
+  EXPECT_FALSE(mark.empty());
+  EXPECT_FALSE(std::filesystem::exists(directory_)) << "a drive may not be mounted there";
+  EXPECT_EQ(files->Ensure(kGroup).code(), StatusCode::kIo);
+  std::filesystem::rename(directory_ + "-", directory_);
+  EXPECT_TRUE(files->Ensure(kGroup).ok());
+  EXPECT_EQ(Mark(files->Find(kGroup)), mark);
+  EXPECT_TRUE(std::filesystem::exists(PathOf(kGroup)));
+}
+
+TEST_F(SecondPlaceTest, IsErasedWithTheFirstWhicheverOfThemFails) {
+  auto files = OpenBoth({5});
+  ASSERT_TRUE(files->Ensure(kGroup).ok());
+  files->Destroy(kGroup);
+  erasures_refused_ = 1;
+  EXPECT_FALSE(files->EraseFile(kGroup).ok());
+  EXPECT_TRUE(files->has_erasures_owed());
+  EXPECT_NE(std::filesystem::exists(PathOf(kGroup)), std::filesystem::exists(CopyOf(kGroup)));
+  erasures_refused_ = 0;
+  EXPECT_TRUE(files->EraseFile(kGroup).ok());
+  EXPECT_FALSE(files->has_erasures_owed());
+  EXPECT_FALSE(std::filesystem::exists(PathOf(kGroup)));
+  EXPECT_FALSE(std::filesystem::exists(CopyOf(kGroup)));
+  files = OpenBoth({5});
+  EXPECT_EQ(files->Find(kGroup), nullptr);
+}
+
+TEST_F(SecondPlaceTest, ThatCannotBeMadeIsToldAndCostsNothing) {
+  std::ofstream(Second()) << "in the way";
+  auto files = OpenBoth({5});
+  EXPECT_TRUE(files->Ensure(kGroup).ok());
+  EXPECT_TRUE(notes_.empty());
+  files = OpenBoth({5});
+  ASSERT_EQ(notes_.size(), 1u);
+  EXPECT_NE(notes_[0].find("cannot be copied to " + Second()), std::string::npos) << notes_[0];
+  EXPECT_NE(files->Find(kGroup), nullptr);
 }
 
 TEST_F(GroupKeyFilesTest, AKeyIsMadeOnceAndFoundByTheNextDaemon) {

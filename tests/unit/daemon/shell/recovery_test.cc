@@ -450,6 +450,28 @@ TEST_F(RecoveryTest, GroupFileOfAnotherPathIsFoundAndCopied) {
   EXPECT_TRUE(fs::exists(Only(root_ + "/path0/domain/groups", ".group")));
 }
 
+// A path that was away has the group of a name as it was; its file is not brought to life again.
+TEST_F(RecoveryTest, OfOneNameTheFileOfTheGroupOpenedLastHoldsOnWhateverPath) {
+  LeaveBlocks(Ending::kKill);
+  fs::remove_all(CatalogDirectory());
+  SpaceGroupSpec older = DiskGroup();
+  older.members[0].spec.revision = std::string("older");
+  other_groups_ = {root_ + "/groups"};
+  const std::string first = root_ + "/path0/domain/groups";
+  const fs::path own = Only(first, ".group");
+  for (const bool is_own_newer : {true, false}) {
+    ASSERT_TRUE(WriteGroupFile(other_groups_[0], older, domain_secret_).ok());
+    fs::last_write_time(
+        own, fs::file_time_type::clock::now() + std::chrono::hours(is_own_newer ? 1 : -1));
+    const RecoverySummary summary = Recover();
+    EXPECT_EQ(summary.groups, 1u);
+    EXPECT_EQ(summary.restored.blocks, is_own_newer ? kBlocks : 0) << is_own_newer;
+    EXPECT_EQ(fs::exists(first + "/" + ToHex(older.Id()) + ".group"), !is_own_newer);
+    domain_->StopClean();
+    fs::remove_all(CatalogDirectory());
+  }
+}
+
 TEST_F(RecoveryTest, GroupsBeyondTheLimitAreRefusedAndTheirBlocksLeft) {
   LeaveBlocks(Ending::kKill);
   SpaceGroupSpec other = DiskGroup();

@@ -1,4 +1,4 @@
-#include "daemon/shell/drive_mounts.h"
+#include "daemon/shell/known_drives.h"
 
 #include <gmock/gmock.h>
 
@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <utility>
 
 #include "daemon/config/kept_mounts.h"
 
@@ -41,18 +42,27 @@ class DriveMounts : public testing::Test {
   DriveMounts() {
     directory_ = (std::filesystem::temp_directory_path() / "terrace-mounts-XXXXXX").string();
     EXPECT_NE(mkdtemp(directory_.data()), nullptr);
+    std::filesystem::create_directory(directory_ + "/drive");
+    config_.state_dir = directory_;
+    config_.domains.push_back({.name = "default"});
     nvme_.paths = {directory_ + "/drive/terrace"};
     file_ = directory_ + "/" + kKeptMountsName;
   }
   ~DriveMounts() override { std::filesystem::remove_all(directory_); }
-  Status Find() { return FindLostMounts(nvme_, directory_, &lost_, &why_); }
+  Status Find() {
+    const Status status = FindDrives(config_, &drives_, &why_);
+    lost_ = drives_.lost_mounts;
+    return status;
+  }
   std::string Remembered() const {
     std::ifstream file(file_);
     return {std::istreambuf_iterator<char>(file), {}};
   }
 
   std::string directory_, file_, why_;
-  NvmeConfig nvme_;
+  DaemonConfig config_;
+  NvmeConfig& nvme_ = config_.nvme;
+  KnownDrives drives_;
   std::vector<std::string> lost_;
 };
 
@@ -82,8 +92,41 @@ TEST_F(DriveMounts, WhoRequiresAMountIsRefusedTheStartWithoutIt) {
 }
 
 TEST_F(DriveMounts, WhatCannotBeRememberedStopsNobody) {
-  EXPECT_TRUE(FindLostMounts(nvme_, directory_ + "/absent", &lost_, &why_).ok());
+  config_.state_dir = directory_ + "/absent";
+  EXPECT_TRUE(Find().ok());
   EXPECT_THAT(lost_, ElementsAre(""));
+}
+
+TEST_F(DriveMounts, ADriveThatServedAndCannotBeOpenedIsDoneWithout) {
+  nvme_.paths.push_back(directory_ + "/other/terrace");
+  ASSERT_TRUE(Find().ok());
+  EXPECT_EQ(drives_.nvme.paths.size(), 2u) << "it never served: who opens it refuses the start";
+  EXPECT_TRUE(drives_.not_opened.empty());
+  std::filesystem::create_directory(directory_ + "/other");
+  ASSERT_TRUE(Find().ok());
+  EXPECT_EQ(drives_.nvme.paths.size(), 2u);
+  std::filesystem::rename(directory_ + "/drive", directory_ + "/gone");
+  ASSERT_TRUE(Find().ok());
+  EXPECT_THAT(drives_.nvme.paths, ElementsAre(nvme_.paths[1]));
+  EXPECT_THAT(drives_.lost_mounts, ElementsAre(""));
+  EXPECT_THAT(drives_.away, ElementsAre(nvme_.paths[0]));
+  ASSERT_EQ(drives_.not_opened.size(), 1u);
+  EXPECT_EQ(drives_.not_opened[0].path, nvme_.paths[0]);
+  EXPECT_THAT(drives_.not_opened[0].not_opened, HasSubstr("No such file or directory"));
+  std::filesystem::rename(directory_ + "/other", directory_ + "/gone too");
+  ASSERT_TRUE(Find().ok());
+  EXPECT_EQ(drives_.nvme.paths.size(), 2u) << "there is no other to do with";
+}
+
+TEST_F(DriveMounts, WhatHasServedAndIsNotConfiguredIsAway) {
+  ASSERT_TRUE(Find().ok());
+  EXPECT_TRUE(drives_.away.empty());
+  const std::string before = std::exchange(nvme_.paths[0], directory_ + "/drive/another");
+  ASSERT_TRUE(Find().ok());
+  EXPECT_THAT(drives_.away, ElementsAre(before));
+  nvme_.paths.clear();
+  ASSERT_TRUE(Find().ok());
+  EXPECT_EQ(drives_.away.size(), 2u) << "without any [nvme]";
 }
 
 }  // namespace

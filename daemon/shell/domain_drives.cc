@@ -1,0 +1,105 @@
+#include "daemon/shell/domain_drives.h"
+
+#include <set>
+#include <utility>
+
+#include "daemon/log/log.h"
+
+namespace terrace {
+namespace {
+
+// Of the paths that serve, those whose drive is back and may have what was erased.
+std::vector<bool> BackAgain(const KnownDrives& drives, const std::set<std::string>& missed) {
+  std::vector<bool> are_back;
+  for (size_t i = 0; i < drives.nvme.paths.size(); ++i) {
+    are_back.push_back(drives.lost_mounts[i].empty() && missed.contains(drives.nvme.paths[i]));
+  }
+  return are_back;
+}
+
+DomainNvme::Options OptionsOf(const DaemonConfig& config, const DrivesOptions& options,
+                              const KnownDrives& drives, uint32_t domain_index) {
+  const DomainConfig& domain = config.domains[domain_index];
+  return {.domain_index = domain_index,
+          .domain_name = domain.name,
+          .secret = options.secrets[domain_index],
+          .nvme = drives.nvme,
+          .lost_mounts = drives.lost_mounts,
+          .not_opened = drives.not_opened,
+          .is_emptied = {},
+          .shares = options.shares,
+          .files = options.files,
+          .state_dir = config.state_dir,
+          .ring = options.rings[domain_index],
+          .is_plain_served = domain.encryption_plain_blocks == PlainBlocks::kServe,
+          .post = options.post,
+          .now_us = options.now_us,
+          .random = options.random};
+}
+
+void WarnOfGroupFiles(const std::string& why) {
+  Log(LogLevel::kWarn, "group files", {{"why", why}});
+}
+
+}  // namespace
+
+std::unique_ptr<MissedErasures> OpenMissedErasures(const DaemonConfig& config,
+                                                   const KnownDrives& drives,
+                                                   std::function<void(uint32_t)> noted) {
+  MissedErasures::Options options;
+  for (const DomainConfig& domain : config.domains) {
+    options.paths.push_back(config.state_dir + "/" + domain.name +
+                            std::string(kMissedErasuresSuffix));
+  }
+  options.all_drives = drives.away;
+  options.all_drives.insert(config.nvme.paths.begin(), config.nvme.paths.end());
+  options.noted = std::move(noted);
+  options.trouble = [](const std::string& why) {
+    Log(LogLevel::kWarn, "missed erasures", {{"why", why}});
+  };
+  return std::make_unique<MissedErasures>(std::move(options));
+}
+
+Status OpenDrives(const DaemonConfig& config, const DrivesOptions& options,
+                  const KnownDrives& drives, MissedErasures* missed,
+                  std::vector<std::unique_ptr<DomainNvme>>* domains, std::string* why) {
+  for (uint32_t i = 0; i < config.domains.size(); ++i) {
+    missed->AddAbsent(i, drives.away, {});
+    if (!drives.nvme.is_on()) continue;
+    DomainNvme::Options nvme = OptionsOf(config, options, drives, i);
+    const std::vector<bool> is_emptied = BackAgain(drives, missed->missed(i).drives);
+    nvme.is_emptied = is_emptied;
+    nvme.slabs_outdated = missed->missed(i).slabs;
+    domains->push_back(std::make_unique<DomainNvme>(std::move(nvme)));
+    TERRACE_RETURN_IF_ERROR(domains->back()->Open(why));
+    for (size_t path = 0; path < is_emptied.size(); ++path) {
+      if (is_emptied[path]) missed->StrikeDrive(i, drives.nvme.paths[path]);
+    }
+  }
+  return Status::Ok();
+}
+
+std::string KeptGroupsDirectory(const DaemonConfig& config, size_t domain_index) {
+  return config.state_dir + "/" + config.domains[domain_index].name + ".groups";
+}
+
+std::unique_ptr<GroupFilesOnPaths> OpenGroupFiles(const DaemonConfig& config,
+                                                  std::span<const DomainSecret> secrets,
+                                                  std::span<const std::unique_ptr<DomainNvme>> nvme,
+                                                  std::function<void(uint32_t)> changed) {
+  std::vector<DiskGroupFiles::Options> paths(nvme.empty() ? 1 : nvme[0]->path_count());
+  for (size_t path = 0; path < paths.size(); ++path) {
+    paths[path].groups_max = config.groups_max;
+    paths[path].trouble = WarnOfGroupFiles;
+    paths[path].changed = changed;
+    for (uint32_t i = 0; i < config.domains.size(); ++i) {
+      paths[path].domains.push_back(
+          nvme.empty() ? DiskGroupFiles::Domain{.directory = KeptGroupsDirectory(config, i),
+                                                .secret = secrets[i]}
+                       : nvme[i]->group_files(path));
+    }
+  }
+  return std::make_unique<GroupFilesOnPaths>(std::move(paths));
+}
+
+}  // namespace terrace

@@ -1,0 +1,192 @@
+// A real terraced with several drives, of which some are lost, away for a while, or cannot be
+// opened: each costs its own blocks alone, and brings nothing back that was erased meanwhile.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "integration/process/daemon_process.h"
+#include "integration/process/tiny_blocks.h"
+#include "terrace/client.h"
+
+namespace terrace::test {
+namespace {
+
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+constexpr uint32_t kBlocks = 60;  // each a prompt of its own: none hides another
+
+class DaemonDrives : public testing::TestWithParam<bool> {  // encrypted
+ protected:
+  DaemonDrives() {
+    if (!GetParam()) return;
+    keys_file_ = daemon_.WriteFile("keys", "terrace-key-1 " + std::string(64, '5') + "\n");
+  }
+  std::string Drive(const std::string& name) const { return daemon_.directory() + "/" + name; }
+  // On these drives; none: without [nvme].
+  void Start(const std::vector<std::string>& names) {
+    std::string config = "[daemon]\nstate_dir = \"" + daemon_.directory() +
+                         "\"\ndram_bytes = \"16MiB\"\nsegment_bytes = \"2MiB\"\n";
+    std::string paths;
+    for (const std::string& name : names)
+      paths += (paths.empty() ? "\"" : ", \"") + Drive(name) + "\"";
+    if (!names.empty()) {
+      config +=
+          "[nvme]\npaths = [" + paths + "]\ncapacity_bytes = \"48MiB\"\nslab_bytes = \"4MiB\"\n";
+    }
+    config += "[[domain]]\nname = \"d\"\nsocket = \"" + daemon_.socket_path() + "\"\n";
+    if (GetParam()) config += "encryption_keys_file = \"" + keys_file_ + "\"\n";
+    daemon_.Start({"--config", daemon_.WriteFile("t.toml", config)});
+    ASSERT_TRUE(daemon_.WaitReady()) << daemon_.Errors();
+    ClientOptions options;
+    options.socket_path = daemon_.socket_path();
+    options.default_deadline_us = kLongUs;
+    client_ = std::move(Client::Create(options)).value();
+    ASSERT_TRUE(client_->WaitConnected(kLongUs).ok()) << client_->last_error();
+    group_ = client_->Open(Model(), 1).value();
+  }
+  void End(int signal) {
+    client_.reset();
+    daemon_.Signal(signal);
+    ASSERT_EQ(daemon_.Wait(), signal == SIGTERM ? 0 : 128 + signal) << daemon_.Errors();
+  }
+  void StoreAll() {
+    for (uint64_t prompt = 0; prompt < kBlocks; ++prompt) {
+      const auto keys = Keys(1, prompt);
+      auto lease = client_->Reserve(group_, keys).value();
+      for (uint32_t part = 0; part < 2 && lease.is_reserved(0); ++part) {
+        ASSERT_TRUE(lease.WritePart(0, 0, part, Bytes(keys[0], part)).ok());
+      }
+      ASSERT_TRUE(client_->Commit(lease).ok());
+      ASSERT_TRUE(client_->WaitPersisted(group_, keys).ok()) << client_->last_error();
+    }
+  }
+  // Blocks of the prompts from `first` on that are there, with the right bytes.
+  uint32_t Hits(uint64_t first = 0, uint64_t end = kBlocks) {
+    uint32_t hits = 0;
+    std::vector<std::byte> bytes(kPartBytes);
+    for (uint64_t prompt = first; prompt < end; ++prompt) {
+      const auto keys = Keys(1, prompt);
+      auto lease = client_->Acquire(group_, keys).value();
+      if (lease.block_count() > 0) (void)client_->WaitReady(lease, 1, kLongUs);
+      if (lease.ready_count() == 0) continue;
+      ++hits;
+      EXPECT_TRUE(lease.CopyPart(0, 0, 1, bytes).ok());
+      EXPECT_TRUE(bytes == Bytes(keys[0], 1)) << prompt;
+    }
+    return hits;
+  }
+  void Erase(uint64_t first, uint64_t end) {
+    for (uint64_t prompt = first; prompt < end; ++prompt) {
+      ASSERT_TRUE(client_->Evict(group_, Keys(1, prompt), {}).ok()) << client_->last_error();
+    }
+  }
+  nlohmann::json Stats() { return nlohmann::json::parse(client_->Stats(kLongUs).value()); }
+  uint32_t BlocksOnDrives() { return Stats()["lower_tiers"][0]["block_count"]; }
+
+  DaemonProcess daemon_;
+  std::string keys_file_;
+  std::unique_ptr<Client> client_;
+  GroupRef group_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Domains, DaemonDrives, testing::Bool(), [](const auto& of) {
+  return std::string(of.param ? "Encrypted" : "Plain");
+});
+
+// PROMISE: T14 a drive that is lost, with the files of groups and keys
+TEST_P(DaemonDrives, OneThatIsLostCostsItsOwnBlocksAlone) {
+  Start({"a", "b", "c"});
+  StoreAll();
+  for (const std::string lost : {"a", "b"}) {
+    const uint32_t before = BlocksOnDrives();
+    End(SIGKILL);
+    fs::remove_all(Drive(lost));
+    Start({"a", "b", "c"});
+    const uint32_t there = BlocksOnDrives();
+    EXPECT_GT(there, 0u) << daemon_.Errors();
+    EXPECT_LT(there, before);
+    EXPECT_EQ(Hits(), there);
+    EXPECT_EQ(Stats()["lower_tiers"][0]["left_alone_bytes"], 0);
+  }
+  End(SIGTERM);
+  Start({"c"});
+  EXPECT_GT(BlocksOnDrives(), 0u);
+  EXPECT_EQ(Hits(), BlocksOnDrives());
+}
+
+TEST_P(DaemonDrives, OneThatCannotBeOpenedIsDoneWithoutAndBackAtTheNextStart) {
+  Start({"a", "b", "c"});
+  StoreAll();
+  for (const std::string away : {"a", "c"}) {
+    End(SIGTERM);
+    fs::rename(Drive(away), Drive("away"));
+    std::ofstream(Drive(away)) << "no directory";
+    Start({"a", "b", "c"});
+    EXPECT_THAT(Stats()["troubles"].dump(), HasSubstr("could not be opened at the start"));
+    const uint32_t there = BlocksOnDrives();
+    EXPECT_GT(there, 0u);
+    EXPECT_LT(there, kBlocks);
+    EXPECT_EQ(Hits(), there);
+    End(SIGTERM);
+    fs::remove(Drive(away));
+    fs::rename(Drive("away"), Drive(away));
+    Start({"a", "b", "c"});
+    EXPECT_EQ(Hits(), kBlocks) << "nothing was erased";
+    EXPECT_TRUE(Stats()["troubles"].empty()) << Stats()["troubles"];
+  }
+}
+
+// PROMISE: T03 erasures while a drive is away
+TEST_P(DaemonDrives, OneThatWasAwayBringsNothingBackThatWasErased) {
+  Start({"a", "b", "c"});
+  StoreAll();
+  for (const std::vector<std::string>& present :
+       {std::vector<std::string>{"a", "b"}, std::vector<std::string>{}}) {
+    End(SIGTERM);
+    Start(present);
+    const uint32_t others = Hits(kBlocks / 2);
+    Erase(0, kBlocks / 2);
+    End(SIGKILL);
+    Start({"a", "b", "c"});
+    EXPECT_EQ(Hits(0, kBlocks / 2), 0u) << present.size();
+    EXPECT_GE(Hits(kBlocks / 2), others);
+    EXPECT_THAT(daemon_.Errors(), HasSubstr("a drive is back, and begins empty"));
+    StoreAll();
+    End(SIGTERM);
+    Start({"a", "b", "c"});
+    EXPECT_EQ(Hits(), kBlocks) << "it is back for good";
+  }
+}
+
+// PROMISE: T03 erasures of what slab files hold that a start left alone
+TEST_P(DaemonDrives, SlabFilesThatWereLeftAloneBringNothingBackThatWasErased) {
+  const std::string secret = daemon_.directory() + "/d.secret";
+  for (const bool is_erased : {false, true}) {
+    Start({"a", "b"});
+    StoreAll();
+    End(SIGTERM);
+    fs::rename(secret, secret + ".kept");
+    for (int starts = 0; starts < 2; ++starts) {
+      Start({"a", "b"});
+      EXPECT_EQ(Hits(), 0u);
+      EXPECT_GT(Stats()["lower_tiers"][0]["left_alone_bytes"], 0);
+      if (is_erased && starts == 0) Erase(0, 1);
+      End(SIGKILL);
+    }
+    fs::rename(secret + ".kept", secret);
+    Start({"a", "b"});
+    EXPECT_EQ(Hits(), is_erased ? 0u : kBlocks) << daemon_.Errors();
+    End(SIGTERM);
+  }
+}
+
+}  // namespace
+}  // namespace terrace::test
