@@ -1,5 +1,8 @@
 #include "daemon/index/tree_walk.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "terrace/check.h"
 
 namespace terrace {
@@ -7,15 +10,25 @@ namespace terrace {
 // A cursor is the walk's place + 1 below its stamp.
 static constexpr uint32_t kStampShift = 32;
 
-uint64_t TreeWalks::Open(WalkScope scope) {
-  uint32_t place = 0;
-  for (uint32_t i = 0; i < kWalksMax; ++i) {
-    if (!walks_[i].is_used) {
-      place = i;
-      break;
-    }
-    if (walks_[i].used_at < walks_[place].used_at) place = i;
+uint32_t TreeWalks::PlaceFor(WalkUse use) {
+  const auto count = static_cast<uint32_t>(walks_.size());
+  const uint32_t first = use == WalkUse::kCursor ? 0 : kWalksMax;
+  const uint32_t end = use == WalkUse::kCursor ? kWalksMax : count;
+  for (uint32_t i = first; i < end; ++i) {
+    if (!walks_[i].is_used) return i;
   }
+  if (use == WalkUse::kOperation) {
+    walks_.emplace_back();
+    return count;
+  }
+  const auto longest_unused =
+      std::min_element(walks_.begin(), walks_.begin() + kWalksMax,
+                       [](const Walk& a, const Walk& b) { return a.used_at < b.used_at; });
+  return static_cast<uint32_t>(longest_unused - walks_.begin());
+}
+
+uint64_t TreeWalks::Open(WalkScope scope, WalkUse use) {
+  const uint32_t place = PlaceFor(use);
   if (!walks_[place].is_used) ++open_count_;
   walks_[place] = Walk{
       .is_used = true, .stamp = ++stamp_count_, .used_at = ++use_count_, .scope = std::move(scope)};
@@ -25,11 +38,12 @@ uint64_t TreeWalks::Open(WalkScope scope) {
 
 uint32_t TreeWalks::PlaceOf(uint64_t cursor) const {
   const uint64_t place = (cursor & 0xFFFFFFFF) - 1;
-  if (place >= kWalksMax || !walks_[place].is_used) return kWalksMax;
-  return walks_[place].stamp == cursor >> kStampShift ? static_cast<uint32_t>(place) : kWalksMax;
+  const auto none = static_cast<uint32_t>(walks_.size());
+  if (place >= none || !walks_[place].is_used) return none;
+  return walks_[place].stamp == cursor >> kStampShift ? static_cast<uint32_t>(place) : none;
 }
 
-bool TreeWalks::IsOpen(uint64_t cursor) const { return PlaceOf(cursor) != kWalksMax; }
+bool TreeWalks::IsOpen(uint64_t cursor) const { return PlaceOf(cursor) != walks_.size(); }
 
 void TreeWalks::Close(uint64_t cursor) {
   if (!IsOpen(cursor)) return;
@@ -39,12 +53,13 @@ void TreeWalks::Close(uint64_t cursor) {
 
 // On to the next root or group that has blocks. False: there is none left.
 bool TreeWalks::NextTree(Walk* walk) {
-  if (!walk->scope.roots.empty()) {
-    if (walk->next_root == walk->scope.roots.size()) return false;
+  const WalkScope& scope = walk->scope;
+  const bool has_groups = scope.roots.empty() || !scope.below.empty();
+  if (walk->next_root < scope.roots.size()) {
     const WalkScope::Root& root = walk->scope.roots[walk->next_root++];
     walk->at = walk->limit = index_.Find(root.group_index, root.key);
   } else {
-    if (walk->group_index >= walk->scope.group_end) return false;
+    if (!has_groups || walk->group_index >= scope.group_end) return false;
     walk->at = index_.first_root(walk->group_index++);
   }
   if (walk->at != kBlockNone) {
@@ -52,6 +67,14 @@ bool TreeWalks::NextTree(Walk* walk) {
     walk->phase = is_down ? Phase::kDown : Phase::kVisit;
   }
   return true;
+}
+
+// A tree of the groups that is not deep enough, as it begins.
+bool TreeWalks::IsLeftOut(const Walk& walk) const {
+  if (walk.limit != kBlockNone || walk.scope.below.empty()) return false;
+  const RadixIndex::Node& node = index_.node(walk.at);
+  return node.parent == kBlockNone &&
+         node.position <= walk.scope.below[node.group_index - walk.scope.group_first];
 }
 
 // From a block that is done with, as is everything below it.
@@ -87,7 +110,7 @@ BlockId TreeWalks::Next(uint64_t cursor, uint32_t* budget, bool* is_done, const 
         }
         break;
       case Phase::kDown:
-        if (is_past && is_past(at)) {
+        if (IsLeftOut(*walk) || (is_past && is_past(at))) {
           MoveOn(walk);
         } else if (index_.node(at).first_child == kBlockNone) {
           walk->phase = Phase::kVisit;

@@ -2,10 +2,11 @@
 // walk stands on a block; when that block is erased the walk steps on, so nothing is visited twice
 // and what stays linked is not missed.
 //
-// THREADING: one thread. LIMITS: kWalksMax walks; a new one takes the place of the longest unused.
+// THREADING: one thread. LIMITS: kWalksMax walks of cursors that somebody may come back to; a new one
+// takes the place of the longest unused. Those of operations are as many as there are operations,
+// and stay until they are closed.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -16,7 +17,8 @@ namespace terrace {
 
 enum class WalkOrder : uint8_t { kParentsFirst, kChildrenFirst };
 
-// What a walk covers: everything below `roots` if there are any, else all of the groups.
+// What a walk covers: everything below `roots`, and then all of the groups, or of these what
+// `below` says.
 struct WalkScope {
   struct Root {
     uint32_t group_index = 0;
@@ -26,17 +28,22 @@ struct WalkScope {
   std::vector<Root> roots;
   uint32_t group_first = 0;
   uint32_t group_end = 0;
+  // Of each of the groups, if it is not empty: its trees whose root lies deeper than that. Such a
+  // root has lost its parent, and may continue any key that lies less deep. Children first only.
+  std::vector<uint32_t> below;
 };
+
+enum class WalkUse : uint8_t { kCursor, kOperation };
 
 class TreeWalks {
  public:
   static constexpr uint32_t kWalksMax = 32;
   using IsPast = std::function<bool(BlockId)>;
 
-  explicit TreeWalks(const RadixIndex& index) : index_(index) {}
+  explicit TreeWalks(const RadixIndex& index) : index_(index), walks_(kWalksMax) {}
 
   // A cursor; never 0.
-  uint64_t Open(WalkScope scope);
+  uint64_t Open(WalkScope scope, WalkUse use = WalkUse::kCursor);
   bool IsOpen(uint64_t cursor) const;
   void Close(uint64_t cursor);
 
@@ -62,12 +69,14 @@ class TreeWalks {
     Phase phase = Phase::kNextTree;
   };
 
-  uint32_t PlaceOf(uint64_t cursor) const;  // kWalksMax: it is not open
+  uint32_t PlaceOf(uint64_t cursor) const;  // walks_.size(): it is not open
+  uint32_t PlaceFor(WalkUse use);
   bool NextTree(Walk* walk);
+  bool IsLeftOut(const Walk& walk) const;
   void MoveOn(Walk* walk) const;
 
   const RadixIndex& index_;
-  std::array<Walk, kWalksMax> walks_;
+  std::vector<Walk> walks_;  // kWalksMax of cursors, then those of operations
   uint64_t use_count_ = 0;
   uint32_t stamp_count_ = 0;
   uint32_t open_count_ = 0;

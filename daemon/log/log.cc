@@ -9,9 +9,12 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstdio>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include "daemon/log/printable.h"
@@ -20,6 +23,9 @@
 
 namespace terrace {
 namespace {
+
+// As long as who reads the log may take for its end.
+constexpr std::chrono::seconds kStopWithin{2};
 
 // One a format, so that a line which is queued keeps the pattern it was made for.
 struct FormattedLog {
@@ -155,11 +161,26 @@ void SetLog(LogLevel level, LogFormat format) {
   state.active = &state.logs[static_cast<size_t>(format)];
 }
 
-void StopLog() {
+bool StopLog() {
+  struct End {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool is_written = false;
+  };
   LogState& state = State();
-  state.pool.reset();  // joins after the queue is written
   state.active = nullptr;
+  // The pool's end joins its thread, which may wait for whoever reads the log.
+  const auto end = std::make_shared<End>();
+  std::thread([end, pool = std::exchange(state.pool, nullptr)]() mutable {
+    pool.reset();
+    const std::lock_guard lock(end->mutex);
+    end->is_written = true;
+    end->changed.notify_all();
+  }).detach();
+  std::unique_lock lock(end->mutex);
+  if (!end->changed.wait_for(lock, kStopWithin, [&] { return end->is_written; })) return false;
   state.logs = {};
+  return true;
 }
 
 void Log(LogLevel level, std::string_view event, std::initializer_list<LogField> fields) {

@@ -42,8 +42,9 @@ struct LogOptions {
 void StartLog(const LogOptions& options);
 // From now on; lines that are queued are written as they were meant.
 void SetLog(LogLevel level, LogFormat format);
-// Writes what is queued and ends the log thread.
-void StopLog();
+// Writes what is queued and ends the log thread. False: nobody reads it, and the thread still
+// waits: the process ends without its destructors.
+[[nodiscard]] bool StopLog();
 
 // `event` is a few words that stay the same for the same thing: "session opened".
 void Log(LogLevel level, std::string_view event, std::initializer_list<LogField> fields = {});

@@ -20,7 +20,8 @@ Status FilteredEviction::Begin() {
   }
   walk_ = d_.walks.Open({.order = WalkOrder::kChildrenFirst,
                          .group_first = filter_.group_first,
-                         .group_end = filter_.group_end});
+                         .group_end = filter_.group_end},
+                        WalkUse::kOperation);
   const bool is_all_of_groups = filter_.idle_us_min == 0 && !filter_.is_dry_run;
   const bool is_about_shared = is_of_shared() || (filter_.is_shared && !has_tier());
   if (!is_all_of_groups || !is_about_shared) return Status::Ok();

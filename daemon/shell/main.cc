@@ -72,14 +72,14 @@ int Serve(const DaemonConfig& config, const ConfigSource& source) {
     std::string why;
     if (shell.Start(&why).ok()) {
       if (!shell.Run()) {
-        StopLog();
+        (void)StopLog();
         std::_Exit(kExitOk);
       }
     } else {
       exit_code = Refuse(why, kExitStart);
     }
   }
-  StopLog();
+  if (!StopLog()) std::_Exit(exit_code);
   return exit_code;
 }
 

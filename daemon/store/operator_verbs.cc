@@ -220,18 +220,33 @@ Status OperatorVerbs::Pin(const KeysQuery& query, protocol::PinReply* reply) {
 
 namespace {
 
+// Of the keys and what continues them, also over a block that is not there any more: of which key
+// that was nobody knows, so it is what lies deeper; of a key that is not here, what has lost its
+// parent.
+void CoverBelow(const Caller& caller, const KeysQuery& query, WalkScope* scope) {
+  const RadixIndex& index = caller.domain().index;
+  const uint32_t group_count = scope->group_end - scope->group_first;
+  scope->below.assign(group_count, UINT32_MAX);
+  std::vector<size_t> found_counts(group_count);
+  for (const BlockId id : BlocksOf(caller, query)) {
+    const RadixIndex::Node& node = index.node(id);
+    scope->roots.push_back({.group_index = node.group_index, .key = node.key});
+    uint32_t& below = scope->below[node.group_index - scope->group_first];
+    below = std::min(below, node.position);
+    ++found_counts[node.group_index - scope->group_first];
+  }
+  for (uint32_t g = 0; g < group_count; ++g) {
+    if (found_counts[g] < query.keys.size()) scope->below[g] = 0;
+  }
+}
+
 uint64_t OpenEvictWalk(const Caller& caller, const KeysQuery& query) {
   WalkScope scope{.order = WalkOrder::kChildrenFirst};
-  if (query.keys.empty()) {
-    const GroupRange groups = GroupsOf(caller, query.group_index);
-    scope.group_first = groups.first;
-    scope.group_end = groups.end;
-  }
-  for (const BlockId id : BlocksOf(caller, query)) {
-    const RadixIndex::Node& node = caller.domain().index.node(id);
-    scope.roots.push_back({.group_index = node.group_index, .key = node.key});
-  }
-  return caller.domain().walks.Open(std::move(scope));
+  const GroupRange groups = GroupsOf(caller, query.group_index);
+  scope.group_first = groups.first;
+  scope.group_end = groups.end;
+  if (!query.keys.empty()) CoverBelow(caller, query, &scope);
+  return caller.domain().walks.Open(std::move(scope), WalkUse::kOperation);
 }
 
 // True: it has gone.

@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 import urllib.request
 
@@ -370,3 +371,21 @@ def test_a_prompt_may_come_from_a_pipe(daemon, group):
     os.close(read_end)
     assert status == 0, err
     assert "4 of 4 blocks are usable" in out
+
+
+def test_a_stop_ends_though_nobody_reads_the_log():
+    with tempfile.TemporaryDirectory() as directory:
+        log = pathlib.Path(directory) / "log"
+        os.mkfifo(log)
+        unread = os.open(log, os.O_RDWR)
+        try:
+            fcntl.fcntl(unread, fcntl.F_SETPIPE_SZ, 4096)
+            running = Daemon(directory, 'log_level = "debug"\n')
+            for _ in range(60):
+                connect(running).close()
+            (waiting_bytes,) = struct.unpack("i", fcntl.ioctl(unread, termios.FIONREAD, bytes(4)))
+            assert waiting_bytes > 3000, "no line more finds room"
+            running.process.terminate()
+            assert running.process.wait(LONG_S) == 0
+        finally:
+            os.close(unread)

@@ -89,6 +89,30 @@ TEST(TreeWalks, ErasuresUnderItNeitherRepeatNorLoseWhatStaysLinked) {
   }
 }
 
+TEST(TreeWalks, OfTheGroupsOnlyTreesThatBeginDeepEnoughAreWalked) {
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    Forest f(seed, 100);
+    for (uint64_t i = 0; i < 100; i += 7) f.index.Erase(f.index.Find(0, Key(i)));
+    for (const uint32_t deeper_than : {0u, 2u, 1000u}) {
+      std::set<BlockId> wanted;
+      for (BlockId root = f.index.first_root(0); root != kBlockNone;
+           root = f.index.node(root).next_sibling) {
+        if (f.index.node(root).position > deeper_than) wanted.merge(BelowOf(f.index, root));
+      }
+      TreeWalks walks(f.index);
+      WalkScope scope{.order = WalkOrder::kChildrenFirst, .group_end = 1, .below = {deeper_than}};
+      const uint64_t cursor = walks.Open(std::move(scope));
+      std::set<BlockId> seen;
+      for (bool is_done = false; !is_done;) {
+        uint32_t budget = 3;
+        const BlockId id = walks.Next(cursor, &budget, &is_done);
+        if (id != kBlockNone) EXPECT_TRUE(seen.insert(id).second);
+      }
+      EXPECT_EQ(seen, wanted) << "seed " << seed << " deeper than " << deeper_than;
+    }
+  }
+}
+
 TEST(TreeWalks, WhatIsPastIsPassedOverWithAllBelowIt) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     Forest f(seed, 100);
@@ -114,6 +138,27 @@ TEST(TreeWalks, WhatIsPastIsPassedOverWithAllBelowIt) {
     EXPECT_EQ(seen.size(), 100 - below.size());
     for (const BlockId id : below) EXPECT_FALSE(seen.contains(id));
   }
+}
+
+// Whoever lists and leaves off takes none of them away.
+TEST(TreeWalks, AWalkOfAnOperationGivesWayToNobody) {
+  Forest f(1, 10);
+  TreeWalks walks(f.index);
+  const uint64_t evicts = walks.Open({.group_end = 1}, WalkUse::kOperation);
+  const uint64_t resets = walks.Open({.group_end = 1}, WalkUse::kOperation);
+  for (uint32_t i = 0; i < 3 * TreeWalks::kWalksMax; ++i) walks.Open({.group_end = 1});
+  EXPECT_TRUE(walks.IsOpen(evicts));
+  walks.Close(evicts);
+  const uint64_t next = walks.Open({.group_end = 1}, WalkUse::kOperation);
+  EXPECT_FALSE(walks.IsOpen(evicts));
+  EXPECT_TRUE(walks.IsOpen(resets));
+  std::set<BlockId> seen;
+  for (bool is_done = false; !is_done;) {
+    uint32_t budget = 1;
+    const BlockId id = walks.Next(next, &budget, &is_done);
+    if (id != kBlockNone) seen.insert(id);
+  }
+  EXPECT_EQ(seen.size(), 10u);
 }
 
 TEST(TreeWalks, TheLongestUnusedWalkGivesWay) {

@@ -17,7 +17,7 @@ class ConditionWatchTest : public testing::Test {
     StartLog({});
     figures_.lower_tiers.assign(1, {.kind = TierKind::kNvme, .stats = {.capacity_bytes = 100}});
   }
-  ~ConditionWatchTest() override { StopLog(); }
+  ~ConditionWatchTest() override { EXPECT_TRUE(StopLog()); }
   void SwitchOff(uint64_t off_count) {
     figures_.lower_tiers[0].troubles = {{.path = "/mnt/a/chat",
                                          .is_off = true,
@@ -28,7 +28,7 @@ class ConditionWatchTest : public testing::Test {
   }
   // How often the log says it, since the test began.
   size_t TimesTold(const std::string& word) {
-    StopLog();  // when it has written all
+    EXPECT_TRUE(StopLog());  // when it has written all
     std::string lines;
     EXPECT_TRUE(RecentLogLines(kRecentLinesMax, &lines));
     told_ += lines;

@@ -110,6 +110,30 @@ TEST_F(Admin, EvictOfASubtreeLeavesTheOthers) {
   EXPECT_EQ(w.Stats().block_count, 1u);
 }
 
+// A block in the chain ended by its time to live, or its bytes were wrong; an engine that computes
+// it again has hits on what continues it.
+TEST_F(Admin, EvictOfASubtreeTakesWhatLiesBehindABlockThatIsGone) {
+  const auto chain = World::Keys(8), other = World::Keys(3, 2);
+  for (const uint32_t gone : {2u, 4u}) {
+    PutAll(chain);
+    PutAll(other);
+    KeysQuery ends = w.Query(s, group, {chain[gone]});
+    ends.hints.ttl_s = 1;
+    ASSERT_TRUE(w.store->leases().Touch(ends).ok());
+    w.Advance(3 * kUsPerSecond);
+    w.Run();
+    ASSERT_EQ(w.Stats().block_count, 10u);
+    for (const uint32_t flags : {protocol::kEvictDryRun, 0u}) {
+      const auto reply = Evict(group, {chain[2]}, protocol::kEvictSubtree | flags);
+      EXPECT_EQ(reply.block_count, 5u) << gone;
+    }
+    EXPECT_EQ(w.MatchCount(s, group, chain), 2u);
+    EXPECT_EQ(w.MatchCount(s, group, other), 3u) << "its root has its parents";
+    EXPECT_EQ(w.Stats().block_count, 5u);
+    Evict(group, {}, protocol::kEvictSubtree);
+  }
+}
+
 TEST_F(Admin, EvictSkipsWhatASubtreeNeeds) {
   const auto trunk = World::Keys(3);
   w.Put(s, group, trunk);
