@@ -69,6 +69,21 @@ bool TreeWalks::NextTree(Walk* walk) {
   return true;
 }
 
+// At the end of a pass.
+bool TreeWalks::BeginAgain(Walk* walk) const {
+  if (!walk->scope.goes_again || !walk->is_shaken || walk->pass_count == kPassesMax) return false;
+  walk->next_root = 0;
+  walk->group_index = walk->scope.group_first;
+  walk->is_shaken = false;
+  ++walk->pass_count;
+  return true;
+}
+
+void TreeWalks::Shake() {
+  if (open_count_ == 0) return;
+  for (Walk& walk : walks_) walk.is_shaken |= walk.is_used && walk.scope.goes_again;
+}
+
 // A tree of the groups that is not deep enough, as it begins.
 bool TreeWalks::IsLeftOut(const Walk& walk) const {
   if (walk.limit != kBlockNone || walk.scope.below.empty()) return false;
@@ -104,7 +119,7 @@ BlockId TreeWalks::Next(uint64_t cursor, uint32_t* budget, bool* is_done, const 
     const BlockId at = walk->at;
     switch (walk->phase) {
       case Phase::kNextTree:
-        if (!NextTree(walk)) {
+        if (!NextTree(walk) && !BeginAgain(walk)) {
           *is_done = true;
           return kBlockNone;
         }
@@ -136,6 +151,7 @@ BlockId TreeWalks::Next(uint64_t cursor, uint32_t* budget, bool* is_done, const 
 
 void TreeWalks::OnErase(BlockId id) {
   if (open_count_ == 0) return;
+  if (index_.node(id).first_child != kBlockNone) Shake();
   for (Walk& walk : walks_) {
     if (!walk.is_used || walk.at == kBlockNone) continue;
     if (walk.at == id) MoveOn(&walk);

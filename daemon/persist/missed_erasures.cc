@@ -38,11 +38,11 @@ bool ReadLine(std::string_view line, Missed* missed) {
     return missed->drives.emplace(line.substr(kDrive.size())).second;
   }
   if (line.starts_with(kSlab)) return missed->slabs.emplace(line.substr(kSlab.size())).second;
-  if (!line.starts_with(kMemory) || missed->all_memory_but) return false;
+  if (!line.starts_with(kMemory)) return false;
   line.remove_prefix(kMemory.size());
   uint64_t seed = 0;
   const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), seed, 16);
-  missed->all_memory_but = seed;
+  missed->all_memory_but.push_back(seed);
   return error == std::errc() && end == line.data() + line.size();
 }
 
@@ -91,8 +91,8 @@ std::string FormatMissed(const Missed& missed) {
   std::string content(kTitle);
   for (const std::string& path : missed.drives) content += std::string(kDrive) + path + '\n';
   for (const std::string& file : missed.slabs) content += std::string(kSlab) + file + '\n';
-  if (missed.all_memory_but) {
-    content += std::string(kMemory) + ToHex(0, *missed.all_memory_but).substr(16) + '\n';
+  for (const uint64_t seed : missed.all_memory_but) {
+    content += std::string(kMemory) + ToHex(0, seed).substr(16) + '\n';
   }
   return content + SealOf(content);
 }
@@ -138,7 +138,7 @@ MissedErasures::MissedErasures(Options options) : options_(std::move(options)) {
     Result<Missed> missed = content.ok() ? ParseMissed(*content) : content.status();
     if (!missed.ok()) {
       Tell(domain, missed.status(), "what the drives and other memory have is given up");
-      missed = Missed{.drives = options_.all_drives, .all_memory_but = kNoMemory};
+      missed = Missed{.drives = options_.all_drives, .all_memory_but = {kNoMemory}};
     }
     domain.before = *missed;
     domain.missed = *missed;
@@ -155,8 +155,8 @@ MissedErasures::~MissedErasures() {
 }
 
 bool MissedErasures::MayAdopt(uint32_t domain_index, uint64_t seed) const {
-  const std::optional<uint64_t>& only = domains_[domain_index].missed.all_memory_but;
-  return !only || *only == seed;
+  const std::vector<uint64_t>& seeds = domains_[domain_index].missed.all_memory_but;
+  return seeds.empty() || std::ranges::find(seeds, seed) != seeds.end();
 }
 
 // Memory that a successor may be given is named before anything is erased: whoever serves without
@@ -164,7 +164,10 @@ bool MissedErasures::MayAdopt(uint32_t domain_index, uint64_t seed) const {
 void MissedErasures::UseMemory(uint32_t domain_index, uint64_t seed, bool is_held) {
   Domain& domain = domains_[domain_index];
   domain.seed = seed;
-  if (is_held) domain.missed.all_memory_but = seed;
+  std::vector<uint64_t>& seeds = domain.missed.all_memory_but;
+  if (!is_held || std::ranges::find(seeds, seed) != seeds.end()) return;
+  if (seeds.size() == kMemoriesMax) seeds.erase(seeds.begin());
+  seeds.push_back(seed);
 }
 
 void MissedErasures::StrikeDrive(uint32_t domain_index, const std::string& path) {
@@ -190,8 +193,7 @@ void MissedErasures::Begin() {
     }
     domain.at_erasure.drives.insert(domain.missed.drives.begin(), domain.missed.drives.end());
     domain.at_erasure.slabs.insert(domain.missed.slabs.begin(), domain.missed.slabs.end());
-    domain.at_erasure.all_memory_but = domain.missed.all_memory_but;
-    if (domain.missed.all_memory_but) domain.at_erasure.all_memory_but = domain.seed;
+    if (!domain.missed.all_memory_but.empty()) domain.at_erasure.all_memory_but = {domain.seed};
     domain.phase = domain.at_erasure == domain.missed ? Phase::kNoted : Phase::kNone;
   }
   const auto is_noted = [](const Domain& domain) { return domain.phase == Phase::kNoted; };

@@ -14,7 +14,6 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
-#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -28,13 +27,15 @@ namespace terrace {
 
 inline constexpr std::string_view kMissedErasuresSuffix = ".missed-erasures";
 inline constexpr size_t kMissedBytesMax = 16 << 20;
+inline constexpr size_t kMemoriesMax = 16;  // that nothing was erased without
 
 // Who missed an erasure of a domain.
 struct Missed {
   std::set<std::string> drives;  // paths
   std::set<std::string> slabs;   // files, with their directory
-  // All memory but this one, by its arena's seed; none: nobody keeps any that is not in use.
-  std::optional<uint64_t> all_memory_but;
+  // All memory but these, by their arenas' seeds, the latest last; none: nobody keeps any that is
+  // not in use.
+  std::vector<uint64_t> all_memory_but;
 
   friend bool operator==(const Missed&, const Missed&) = default;
 };

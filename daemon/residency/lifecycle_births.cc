@@ -71,6 +71,7 @@ BlockId Lifecycle::Reserve(const NewBlock& block) {
 
 bool Lifecycle::Link(BlockId child, BlockId parent) {
   if (child == parent || !d_.index.Link(child, parent)) return false;
+  d_.walks.OnLink();
   dram_.CountChild(parent, d_.block(child), 1);
   lower_.CountChild(parent, d_.block(child), 1);
   rows_.Update(child);

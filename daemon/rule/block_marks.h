@@ -19,6 +19,10 @@ class BlockMarks {
     return page != pages_.end() && page->second.test(id % kPageBlocks);
   }
   void Add(BlockId id) { pages_[id / kPageBlocks].set(id % kPageBlocks); }
+  void Remove(BlockId id) {
+    const auto page = pages_.find(id / kPageBlocks);
+    if (page != pages_.end()) page->second.reset(id % kPageBlocks);
+  }
 
  private:
   static constexpr uint32_t kPageBlocks = 4096;

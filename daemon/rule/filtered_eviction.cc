@@ -20,7 +20,8 @@ Status FilteredEviction::Begin() {
   }
   walk_ = d_.walks.Open({.order = WalkOrder::kChildrenFirst,
                          .group_first = filter_.group_first,
-                         .group_end = filter_.group_end},
+                         .group_end = filter_.group_end,
+                         .goes_again = !filter_.is_dry_run && !is_of_shared()},
                         WalkUse::kOperation);
   const bool is_all_of_groups = filter_.idle_us_min == 0 && !filter_.is_dry_run;
   const bool is_about_shared = is_of_shared() || (filter_.is_shared && !has_tier());
@@ -48,8 +49,11 @@ Result<bool> FilteredEviction::Step(protocol::EvictReply* reply) {
     if (id == kBlockNone) continue;
     is_of_shared() ? VisitShared(id, reply) : Visit(id, reply);
   }
+  const bool has_left_out = is_done && d_.walks.has_left_out(walk_);
   if (is_done) Close();
-  return is_done;
+  if (!has_left_out) return is_done;
+  return Status(StatusCode::kBusy,
+                "blocks came and went all the while, and some may be left: ask again");
 }
 
 void FilteredEviction::Close() {
@@ -65,7 +69,15 @@ void FilteredEviction::Visit(BlockId id, protocol::EvictReply* reply) {
   const bool is_meant = has_copy && IsIdle(id);
   const bool goes = is_meant && (filter_.is_dry_run ? WouldGo(id) : MayGo(id));
   const bool leaves = goes && IsLastCopy(b);
-  if (is_meant && !goes) ++reply->skipped_count;
+  const bool was_skipped = skipped_.Has(id);
+  if (is_meant && !goes && !was_skipped) {
+    ++reply->skipped_count;
+    skipped_.Add(id);
+  }
+  if (goes && was_skipped) {
+    --reply->skipped_count;
+    skipped_.Remove(id);
+  }
   if (goes) {
     ++reply->block_count;
     reply->byte_count += BytesOf(b);

@@ -69,6 +69,7 @@ class FilteredEviction {
   uint32_t lower_ = kLowerTiersMax;  // the tier's place below DRAM
   uint64_t walk_ = 0;
   BlockMarks stays_here_, stays_elsewhere_;
+  BlockMarks skipped_;
   bool is_begun_ = false;
 };
 

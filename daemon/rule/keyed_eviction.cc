@@ -45,23 +45,38 @@ void KeyedEviction::EvictKeys(const std::vector<BlockId>& ids, protocol::EvictRe
   }
 }
 
-bool KeyedEviction::EvictWalked(uint64_t walk, protocol::EvictReply* reply) {
-  const TreeWalks::IsPast is_past = [this](BlockId id) { return seen_.Has(id); };
+Result<bool> KeyedEviction::EvictWalked(uint64_t walk, protocol::EvictReply* reply) {
+  // In a pass that begins again something else may lie below.
+  const TreeWalks::IsPast is_past = [this, walk](BlockId id) {
+    return seen_.Has(id) && d_.walks.passes(walk) == 0;
+  };
   uint32_t budget = protocol::kBlocksPerTurnMax;
   bool is_done = false;
   while (budget > 0 && !is_done) {
     const BlockId id = d_.walks.Next(walk, &budget, &is_done, is_past);
     if (id != kBlockNone) VisitWalked(id, reply);
   }
+  if (is_done && d_.walks.has_left_out(walk)) return Busy();
   return is_done;
+}
+
+Status KeyedEviction::Busy() {
+  return Status(StatusCode::kBusy,
+                "blocks came and went all the while, and some may be left: ask again");
 }
 
 void KeyedEviction::VisitWalked(BlockId id, protocol::EvictReply* reply) {
   const RadixIndex::Node node = d_.index.node(id);
   const bool has_children = options_.is_dry_run ? keeps_child_.Has(id) : node.child_count > 0;
   const bool goes = !has_children && MayGo(id);
+  const bool was_seen = seen_.Has(id);
+  if (goes && was_seen) {  // it was skipped, before it could go
+    --reply->skipped_count;
+    seen_.Remove(id);
+  }
   if (!goes || options_.is_dry_run) seen_.Add(id);
   if (goes) return Count(id, reply);
+  if (was_seen) return;
   ++reply->skipped_count;
   EraseBefore(id);
   if (options_.is_dry_run && node.parent != kBlockNone) keeps_child_.Add(node.parent);

@@ -16,6 +16,7 @@
 #include "daemon/rule/block_marks.h"
 #include "daemon/transfer/shared_writer.h"
 #include "terrace/protocol.h"
+#include "terrace/status.h"
 
 namespace terrace {
 
@@ -35,10 +36,11 @@ class KeyedEviction {
   // up.
   void EvictKeys(const std::vector<BlockId>& ids, protocol::EvictReply* reply);
   // What is left of a walk with children first, as far as one call may look. True: it is through.
-  // REQUIRES: the walk is open.
-  bool EvictWalked(uint64_t walk, protocol::EvictReply* reply);
+  // kBusy: it would have to begin again too often. REQUIRES: the walk is open.
+  Result<bool> EvictWalked(uint64_t walk, protocol::EvictReply* reply);
 
  private:
+  static Status Busy();
   bool MayGo(BlockId id) const;
   void VisitWalked(BlockId id, protocol::EvictReply* reply);
   void EraseBefore(BlockId id);

@@ -246,6 +246,7 @@ uint64_t OpenEvictWalk(const Caller& caller, const KeysQuery& query) {
   scope.group_first = groups.first;
   scope.group_end = groups.end;
   if (!query.keys.empty()) CoverBelow(caller, query, &scope);
+  scope.goes_again = (query.flags & protocol::kEvictDryRun) == 0;
   return caller.domain().walks.Open(std::move(scope), WalkUse::kOperation);
 }
 
@@ -314,7 +315,9 @@ Status EvictOperation::Walk(const KeysQuery& query, const Caller& caller) {
   if (!walks.IsOpen(walk_)) {
     return Status(StatusCode::kGone, "too many walks are under way; start this one again");
   }
-  if (eviction_->EvictWalked(walk_, answer_)) walks.Close(std::exchange(walk_, 0));
+  const Result<bool> is_through = eviction_->EvictWalked(walk_, answer_);
+  TERRACE_RETURN_IF_ERROR(is_through.status());
+  if (*is_through) walks.Close(std::exchange(walk_, 0));
   return Status::Ok();
 }
 

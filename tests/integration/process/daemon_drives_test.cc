@@ -27,7 +27,8 @@ class DaemonDrives : public testing::TestWithParam<bool> {  // encrypted
  protected:
   DaemonDrives() {
     if (!GetParam()) return;
-    keys_file_ = daemon_.WriteFile("keys", "terrace-key-1 " + std::string(64, '5') + "\n");
+    keys_file_ = daemon_.WriteFile(
+        "keys", "terrace-key-1 0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\n");
   }
   std::string Drive(const std::string& name) const { return daemon_.directory() + "/" + name; }
   // On these drives; none: without [nvme].

@@ -140,6 +140,38 @@ TEST(TreeWalks, WhatIsPastIsPassedOverWithAllBelowIt) {
   }
 }
 
+// As when beginnings of prompts expire while all are evicted, or are stored again.
+TEST(TreeWalks, AWalkThatGoesAgainLeavesNothingOutHoweverTheTreesChange) {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    Forest f(seed, 200);
+    TreeWalks walks(f.index);
+    const uint64_t cursor =
+        walks.Open({.order = WalkOrder::kChildrenFirst, .group_end = 1, .goes_again = true},
+                   WalkUse::kOperation);
+    uint32_t steps = 0;
+    for (bool is_done = false; !is_done; ++steps) {
+      uint32_t budget = 5;
+      const BlockId id = walks.Next(cursor, &budget, &is_done);
+      if (id != kBlockNone && f.index.node(id).child_count == 0) {  // it is evicted
+        walks.OnErase(id);
+        f.index.Erase(id);
+      }
+      if (steps % 3 != 0 || steps > 300) continue;
+      const BlockId other = f.index.Find(0, Key(f.random() % 200));
+      if (other == kBlockNone) continue;
+      if (f.index.node(other).parent == kBlockNone) {  // it expires
+        walks.OnErase(other);
+        f.index.Erase(other);
+      } else if (f.index.node(other).position > 0) {
+        const BlockId root = f.index.first_root(0);
+        if (root != other && f.index.Link(root, other)) walks.OnLink();
+      }
+    }
+    EXPECT_FALSE(walks.has_left_out(cursor)) << seed;
+    EXPECT_EQ(f.index.first_root(0), kBlockNone) << "seed " << seed;
+  }
+}
+
 // Whoever lists and leaves off takes none of them away.
 TEST(TreeWalks, AWalkOfAnOperationGivesWayToNobody) {
   Forest f(1, 10);

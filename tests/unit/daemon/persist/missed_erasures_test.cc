@@ -72,10 +72,10 @@ class MissedErasuresTest : public testing::Test {
 TEST_F(MissedErasuresTest, AreReadAsTheyWereWritten) {
   for (const Missed& missed :
        {Missed{.drives = {"/mnt/a b", "/mnt/c"}, .slabs = {"/mnt/d/slab-1.terrace"}},
-        Missed{.all_memory_but = 0xFEDCBA9876543210}, Missed{}}) {
+        Missed{.all_memory_but = {0xFEDCBA9876543210, 5}}, Missed{}}) {
     EXPECT_EQ(ParseMissed(FormatMissed(missed)).value(), missed);
   }
-  const std::string content = FormatMissed({.drives = {"/mnt/a"}, .all_memory_but = 7});
+  const std::string content = FormatMissed({.drives = {"/mnt/a"}, .all_memory_but = {7}});
   for (size_t at = 0; at < content.size(); ++at) {
     std::string other = content;
     other[at] = static_cast<char>(other[at] ^ 1);
@@ -132,6 +132,20 @@ TEST_F(MissedErasuresTest, MemoryIsTakenOverUntilSomethingIsErasedWithoutIt) {
   EXPECT_FALSE(Open()->MayAdopt(0, 7));
   (void)Start(11, /*is_held=*/true);
   EXPECT_TRUE(Open()->MayAdopt(0, 11));
+}
+
+// By one holder and by another, in turn.
+TEST_F(MissedErasuresTest, MemoriesThatNothingWasErasedWithoutAreTakenOver) {
+  (void)Start(7, true);
+  (void)Start(8, true);
+  EXPECT_TRUE(Open()->MayAdopt(0, 7));
+  EXPECT_TRUE(Open()->MayAdopt(0, 8));
+  EraseAt(*Start(7, true));
+  EXPECT_TRUE(Open()->MayAdopt(0, 7));
+  EXPECT_FALSE(Open()->MayAdopt(0, 8));
+  for (uint64_t seed = 20; seed < 20 + 2 * kMemoriesMax; ++seed) (void)Start(seed, true);
+  EXPECT_EQ(Kept().all_memory_but.size(), kMemoriesMax);
+  EXPECT_FALSE(Open()->MayAdopt(0, 7)) << "the oldest";
 }
 
 TEST_F(MissedErasuresTest, AFileThatIsDamagedNamesEverything) {
