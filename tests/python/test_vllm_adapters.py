@@ -184,7 +184,8 @@ def test_a_link_on_the_way_that_is_younger_than_the_process_is_not_trusted(daemo
     (place / "v1" / "more").symlink_to("../v1/adapter_config.json")
     link = place / "current"
     link.symlink_to("v1")
-    limit_s = max(about[-1] for about in terrace.vllm.files.looked_at(str(link), 256)) / 1e9
+    limit_s = max(about[-1] for about in terrace.vllm.files.looked_at(
+        str(link), terrace.vllm.files.names_in(str(link), 256))) / 1e9
     monkeypatch.setattr("terrace.vllm.adapters._STARTED_S",
                         limit_s + 1e-4 + terrace.vllm.files.CLOCKS_APART_S)
     assert run_alone(daemon, lora(link)) == 0

@@ -104,6 +104,33 @@ def test_weights_that_are_not_surely_those_of_the_directory_are_nobody_elses(mod
     assert models.revision("a") == private
 
 
+def test_weights_that_change_while_they_are_read_are_nobody_elses(models, monkeypatch):
+    models.put("a", b"weights")
+    file = models.directory / "a" / "model.safetensors"
+    started_s = file.stat().st_ctime + terrace.vllm.files.CLOCKS_APART_S + 0.05
+    monkeypatch.setattr(terrace.vllm.files, "process_started_s", lambda: started_s)
+    assert models.revision("a").startswith("files-")
+    digest_of = terrace.vllm.revision._digest_of
+
+    def late(*of):
+        time.sleep(0.2)
+        file.write_bytes(b"others!")
+        return digest_of(*of)
+
+    monkeypatch.setattr(terrace.vllm.revision, "_digest_of", late)
+    assert models.revision("a") == "private-one"
+
+
+def test_a_directory_is_listed_once(models, monkeypatch):
+    lists, scandir = [], os.scandir
+    models.put("a", b"weights")
+    for name in ("scandir", "listdir"):
+        monkeypatch.setattr(os, name, lambda *of: lists.append(of) or scandir(*of))
+    assert models.revision("a").startswith("files-") and len(lists) == 1
+    os.mkfifo(models.directory / "a" / "pipe")  # nobody would write into it
+    assert models.revision("a").startswith("files-")
+
+
 def test_a_configuration_from_elsewhere_says_nothing_of_the_weights(models):
     commit = "0123456789" * 4
 

@@ -50,7 +50,8 @@ class AdapterFiles:
     @property
     def is_unchanged(self) -> bool:
         try:
-            return _stamp(files.looked_at(self.path, _FILES_MAX)) == self.stamp
+            names = files.names_in(self.path, _FILES_MAX)
+            return _stamp(files.looked_at(self.path, names)) == self.stamp
         except OSError:
             return False
 
@@ -164,7 +165,8 @@ class Adapters:
 
     def _read(self, adapter: _Adapter) -> None:
         path = adapter.said["lora_path"]
-        seen = files.looked_at(path, _FILES_MAX)
+        names = files.names_in(path, _FILES_MAX)
+        seen = files.looked_at(path, names)
         newest = max(seen, key=lambda about: about[-1])
         if newest[-1] > (_STARTED_S - files.CLOCKS_APART_S) * 1e9:
             adapter.refuse(_REMEDY.format(f"{newest[0]} is younger than this process"))
@@ -176,7 +178,7 @@ class Adapters:
             adapter.refuse(f"its directory holds {byte_count} bytes, and {_BYTES_MAX} are read: "
                            "leave in it what vLLM loads, and restart")
             return
-        for name in sorted(files.names_in(path)):
+        for name in names:
             digest.update(repr((name, *_content_of(os.path.join(path, name)))).encode())
         adapter.files = AdapterFiles(path, _stamp(seen))
         if not adapter.files.is_unchanged:
