@@ -42,6 +42,9 @@ def test_a_daemon_that_is_back_is_asked_at_once():
     assert pause.is_on
     client.boot_id = 0  # not connected
     assert not pause.is_on
+    client.boot_id = 5
+    assert pause.is_on  # asking changes nothing
+    client.boot_id = 0
     for _ in range(20):
         pause.note(False)
     assert pause.is_on
@@ -53,4 +56,9 @@ def test_a_daemon_that_is_back_is_asked_at_once():
     pause.note(False)
     assert pause.is_on
     time.sleep(0.6)
+    assert not pause.is_on
+    pause.note(False)
+    client.boot_id = 7
+    pause.note(True)  # another one's answer
+    client.boot_id = 6
     assert not pause.is_on
