@@ -1,5 +1,7 @@
 """The asyncio face against a real daemon."""
 import asyncio
+import gc
+import os
 import select
 
 import pytest
@@ -90,7 +92,6 @@ def test_refusals_are_raised_where_they_are_awaited(group):
     asyncio.run(main())
 
 
-
 def test_what_is_on_its_way_is_answered_though_the_client_was_closed(daemon):
     client = connect(daemon)
     group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
@@ -105,6 +106,9 @@ def test_what_is_on_its_way_is_answered_though_the_client_was_closed(daemon):
         lease.release()
         with pytest.raises(terrace.Gone):
             await requests.acquire(keys, LONG_S)
+        gc.collect()
+        # The loop looks at it until the Requests are closed, so its number is nobody else's.
+        assert "eventfd" in os.readlink(f"/proc/self/fd/{requests._fd}")
         await asyncio.wait_for(requests.close(), LONG_S)
 
     asyncio.run(main())

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+import types
 
 import numpy
 import pytest
@@ -55,6 +56,49 @@ def test_views_keep_the_lease_until_they_are_gone(group):
     del view
     gc.collect()
     wait_until_free(group, keys)
+
+
+def test_an_error_has_the_sentence_of_its_own_call_or_none(group):
+    part_bytes = SPACE.part_bytes[0]
+    keys = store(group, list(range(32)))
+    writer = group.reserve(group.hash([7] * 32))
+    reader, late = group.acquire(keys), group.acquire(keys)
+    ended, read = group.reserve(group.hash([8] * 32)), group.acquire(keys)
+    ended.abort()
+    read.release()
+    whole, part = bytearray(2 * SPACE.block_bytes), bytearray(part_bytes)
+    empty = types.SimpleNamespace(  # as torch has one
+        data_ptr=lambda: 0, element_size=lambda: 1, numel=lambda: 0, is_contiguous=lambda: True,
+        device=types.SimpleNamespace(type="cpu"))
+    calls = {
+        "keys 1 to 2 of a lease of 2": lambda: writer.write(whole, first_key=1, key_count=2),
+        "blocks 1 to 2 of a lease of 2": lambda: reader.copy_into(whole, first_block=1,
+                                                                  block_count=2),
+        "blocks 2 to 2 of a lease of 2": lambda: reader.copy_part(2, 0, part),
+        "the buffer is empty": lambda: writer.write_part(0, 0, empty),
+        "16 to 32": lambda: group.keys_of_digests([b"short"]),
+        "the lease has ended": lambda: ended.write(whole)}
+    calls = [*calls.items(), *(("the lease has ended", call) for call in (
+        ended.commit, lambda: ended.write_part(0, 0, part), lambda: ended.checksum(0, 0),
+        lambda: ended.mark_absent(0, 0), lambda: read.copy_into(whole),
+        lambda: read.copy_part(0, 0, part), lambda: read.wait_ready(1),
+        lambda: read.chunk_position(0)))]
+    for sentence, call in calls:
+        with pytest.raises(terrace.Invalid, match="its Space has 2 parts"):
+            writer.write_part(0, 9, part)
+        with pytest.raises(terrace.Invalid, match=sentence) as told:
+            call()
+        assert "its Space has" not in str(told.value)
+    with pytest.raises(terrace.Invalid, match="its Space has 2 parts"):  # and every time
+        writer.write_part(0, 9, part)
+    with late:  # nobody has been told of what is wrong with this one
+        assert terrace._native.lib.terrace_write_lease_write_part(writer.native, 0, 0, 8,
+                                                                  bytes(8), 8)
+        with pytest.raises(terrace.NotFound) as told:
+            late.wait_ready(3)
+        assert "its Space has" not in str(told.value)
+    reader.release()
+    writer.abort()
 
 
 def test_a_forgotten_lease_is_released(group):

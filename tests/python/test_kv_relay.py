@@ -385,16 +385,43 @@ def test_an_engine_never_waits_for_its_relay(rig):
     assert rig.relay.counters["dropped_facts"] == 4 * (10_000 - 4096)
 
 
-def test_a_book_that_cannot_be_kept_ends_nothing(rig, monkeypatch, caplog):
+@pytest.mark.parametrize("verb", ["add", "read_others", "flush"])
+def test_a_book_that_cannot_be_kept_ends_nothing(rig, monkeypatch, caplog, verb):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Book, "add", full)
-    prompt = Prompt(1, 6)
-    rig.put(prompt, 6)
-    rig.agree([prompt])
+    monkeypatch.setattr(Book, verb, full)
+    for number in (1, 2):
+        prompt = Prompt(number, 6)
+        rig.put(prompt, 6)
+        rig.agree([prompt])
+        deadline = time.monotonic() + LONG_S
+        while "cannot be kept: [Errno 28]" not in caplog.text:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
     assert rig.relay.is_on and rig.router.index.tiers_of(prompt.tokens, 16)[0] >= {"cpu"}
-    assert "cannot be kept: [Errno 28]" in caplog.text
+    assert caplog.text.count("cannot be kept") == 1
+
+
+@pytest.mark.parametrize("flushes", [True, False])
+def test_a_full_disk_ends_nothing(rig, monkeypatch, caplog, flushes):
+    rig.put(Prompt(1, 6), 6)
+    rig.agree([Prompt(1, 6)])  # it has its book
+    if not flushes:
+        monkeypatch.setattr(Book, "flush", lambda *_: None)
+    book = rig.relay._book  # pylint: disable=protected-access
+    book._file = open("/dev/full", "wb", buffering=1 << 16)  # pylint: disable=consider-using-with
+    rig.put(Prompt(2, 6), 6)
+    rig.agree([Prompt(2, 6)])
+    deadline = time.monotonic() + LONG_S
+    while flushes and "cannot be kept: [Errno 28]" not in caplog.text:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    rig.put(Prompt(3, 6), 6)
+    rig.agree([Prompt(3, 6)])
+    assert rig.relay.is_on
+    rig.relay.close()
+    assert caplog.text.count("cannot be kept: [Errno 28]") == 1
 
 
 @pytest.mark.parametrize("seed", (1, 2))

@@ -3,6 +3,7 @@ cpp/tests/unit_tests/batch_manager/evictionPolicyTest.cpp), and what requests sa
 import json
 import logging
 import random
+import time
 
 import pytest
 
@@ -10,6 +11,21 @@ from terrace.request_hints import HintReader, RequestHints
 from terrace.retention import BlockRetention, Retention, TokenRange
 
 NONE = None  # a block keeps what it has
+
+
+def of_block(ranges, answer, first_token, prompt_tokens):
+    """What the page of the format says of the block that begins there."""
+    if first_token >= prompt_tokens:
+        return answer
+    return next((BlockRetention(each.priority, each.duration_ms) for each in ranges
+                 if each.start <= first_token and (each.end is None or first_token < each.end)),
+                BlockRetention())
+
+
+def of_blocks(retention, block_tokens, prompt_tokens, block_count):
+    """Of each block from the prompt's first on."""
+    return [each for begin, end, each in retention.runs(0, block_count, block_tokens, prompt_tokens)
+            for _ in range(begin, end)]
 
 
 @pytest.mark.parametrize("ranges", [
@@ -33,34 +49,66 @@ def test_their_refusals(ranges):
     ([(1, None, 80)], 64, 128, [NONE, 80])])
 def test_their_priorities_of_blocks(ranges, block_tokens, prompt_tokens, expected):
     retention = Retention([TokenRange(*each) for each in ranges], 30)
-    assert [each.priority for each in retention.of_prompt(block_tokens, prompt_tokens)] == expected
-    assert retention.of_block(prompt_tokens, prompt_tokens).priority == 30  # an answer's
+    *of_prompt, of_answer = of_blocks(retention, block_tokens, prompt_tokens, len(expected) + 1)
+    assert [each.priority for each in of_prompt] == expected and of_answer.priority == 30
 
 
 def test_durations_go_with_their_ranges_and_the_answer_has_its_own():
     retention = Retention([TokenRange(0, 64, 80, 1500), TokenRange(64, None, 50)], 90, 20)
-    assert retention.of_prompt(64, 128) == [BlockRetention(80, 1500), BlockRetention(50)]
-    assert retention.of_block(128, 128) == BlockRetention(90, 20)
+    assert of_blocks(retention, 64, 128, 3) == [
+        BlockRetention(80, 1500), BlockRetention(50), BlockRetention(90, 20)]
     assert [each.duration_s for each in (BlockRetention(80, 1500), BlockRetention(50),
                                          BlockRetention(90, 20))] == [2, 0, 1]
-    assert Retention().of_block(0, 1) == BlockRetention()
-    assert Retention().of_block(1, 1) == BlockRetention(35)
+    assert of_blocks(Retention(), 1, 1, 2) == [BlockRetention(), BlockRetention(35)]
+
+
+def random_ranges(chance):
+    """In order, with gaps and without, of few priorities, so that neighbours may be alike."""
+    ranges, at = [], 0
+    for _ in range(chance.randrange(7)):
+        start = at + chance.choice((0, 0, 1, chance.randrange(60)))
+        at = start + chance.choice((1, chance.randrange(1, 90)))
+        ranges.append(TokenRange(start, at, chance.randrange(3), chance.choice((None, 7))))
+    if ranges and chance.random() < 0.3:
+        ranges[-1] = ranges[-1]._replace(end=None)
+    return ranges
 
 
 def test_blocks_are_cut_where_it_changes():
     chance = random.Random(1)
-    for _ in range(300):
-        cuts = sorted(chance.sample(range(500), 6))
-        retention = Retention([TokenRange(a, b, chance.randrange(101)) for a, b in
-                               zip(cuts[::2], cuts[1::2])], chance.randrange(101))
-        size, prompt = chance.randrange(1, 40), chance.randrange(1, 500)
+    for _ in range(3000):
+        ranges = random_ranges(chance)
+        answer = BlockRetention(chance.randrange(3), chance.choice((None, 7)))
+        retention = Retention(ranges, *answer)
+        size, prompt = chance.randrange(1, 40), chance.randrange(500)
         first = chance.randrange(20)
-        last = first + chance.randrange(1, 30)
+        last = first + chance.randrange(30)
         runs = retention.runs(first, last, size, prompt)
-        assert runs[0][0] == first and runs[-1][1] == last
         assert all(a[1] == b[0] and a[2] != b[2] for a, b in zip(runs, runs[1:]))
+        assert all(begin < end for begin, end, _ in runs)
+        assert [block for begin, end, _ in runs for block in range(begin, end)] == list(
+            range(first, last))
         assert [each for begin, end, each in runs for _ in range(begin, end)] == [
-            retention.of_block(block * size, prompt) for block in range(first, last)]
+            of_block(ranges, answer, block * size, prompt) for block in range(first, last)]
+
+
+def test_ranges_that_are_not_in_order_or_overlap_are_refused():
+    chance = random.Random(2)
+    for _ in range(300):
+        ranges = [each._replace(end=each.end or each.start + 1) for each in random_ranges(chance)]
+        shuffled = chance.sample(ranges, len(ranges))
+        if shuffled != ranges:
+            with pytest.raises(ValueError, match="overlap, or are not in order"):
+                Retention(shuffled)
+
+
+def test_a_long_prompt_takes_no_longer_than_a_short_one():
+    retention = Retention([TokenRange(10 * i, 10 * i + 5, i % 2)
+                           for i in range(100_000, 100_064)])
+    blocks, began = 1 << 19, time.thread_time()
+    runs = retention.runs(0, blocks, 16, blocks * 16)
+    assert time.thread_time() - began < 0.1  # a look at each block takes seconds
+    assert runs[0] == (0, 62_500, BlockRetention()) and runs[-1][1] == blocks
 
 
 SAID = {"token_range_retention_configs": [

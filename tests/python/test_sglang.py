@@ -559,8 +559,14 @@ def test_what_is_missing_is_named_and_everything_misses(daemon, caplog):
     backend.close()
 
 
-def test_hashes_that_name_no_adapter_are_refused_unless_there_is_none(daemon, monkeypatch, caplog):
-    monkeypatch.delattr("sglang.srt.mem_cache.utils.storage_namespace_seed")
+@pytest.mark.parametrize("has_module", [True, False])
+def test_hashes_that_name_no_adapter_are_refused_unless_there_is_none(daemon, monkeypatch, caplog,
+                                                                      has_module):
+    if has_module:
+        monkeypatch.delattr("sglang.srt.mem_cache.utils.storage_namespace_seed")
+    else:
+        monkeypatch.delattr("sglang.srt.mem_cache.utils")
+        monkeypatch.setitem(sys.modules, "sglang.srt.mem_cache.utils", None)
     refused = terrace.sglang.TerraceHiCache(config_of(daemon), {})
     assert "one_namespace" in refused.refusal and "LoRA" in caplog.text
     served = terrace.sglang.TerraceHiCache(config_of(daemon, one_namespace=True), {})

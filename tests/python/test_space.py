@@ -30,9 +30,59 @@ def test_an_mla_model_has_one_latent_a_token():
 
 
 def test_a_config_object_serves_as_well():
-    config = type("Config", (), LLAMA)()
+    config = type("Config", (), {**LLAMA, "to_dict": lambda self: LLAMA})()
     assert (terrace.Space.from_hf_config(config, revision="r")
             == terrace.Space.from_hf_config(LLAMA, revision="r"))
+
+
+YARN = {"rope_type": "yarn", "factor": 8.0}
+
+
+@pytest.mark.parametrize("other", [
+    {"rope_theta": 1e6}, {"rope_scaling": YARN}, {"rope_scaling": {**YARN, "factor": 4.0}},
+    {"sliding_window": 4096}, {"rms_norm_eps": 1e-5}, {"layer_types": ["a", "b"]},
+    {"layer_types": ["b", "a"]}, {"tie": True}, {"tie": 1}, {"tie": "1"}, {"text_config": LLAMA},
+    {"text_config": {**LLAMA, "torch_dtype": "float16"}}, {"eos_token_id": None}])
+def test_a_configuration_that_computes_otherwise_has_a_space_of_its_own(other):
+    def group_id(config, **more):
+        space = terrace.Space.from_hf_config(config, revision="r", **more)
+        return terrace.SpaceGroup("a", [space]).check()
+
+    found = group_id({**LLAMA, **other})
+    assert found == group_id(dict(reversed({**LLAMA, **other}.items())))
+    assert len({found, group_id(LLAMA), group_id({**LLAMA, **other}, salt="x"),
+                group_id({**LLAMA, **other}, adapter="sql-2")}) == 4
+    others = {"rope_theta": 2e6, "rope_scaling": {**YARN, "factor": 2.0}, "tie": False}
+    assert found != group_id({**LLAMA, **others})
+
+
+def test_names_versions_and_the_type_of_weights_that_are_said_elsewhere_change_no_space():
+    def space(**more):
+        return terrace.Space.from_hf_config({**LLAMA, "inner": {"a": 1}, **more}, revision="r",
+                                            model="m", dtype="bfloat16")
+
+    assert space() == space(
+        _name_or_path="/models/a", transformers_version="5.19.0", dtype="bfloat16",
+        torch_dtype="torch.bfloat16", inner={"a": 1, "_name_or_path": "x", "use_cache": False})
+    assert space(inner={"a": 2}) != space()
+
+
+@pytest.mark.parametrize("said, sentence", [
+    (object(), "of type object, of which not"), (type("C", (), LLAMA)(), "of type C, of which"),
+    ({**LLAMA, "rope": {"scaling": object()}}, r"\['rope'\]\['scaling'\] is of type object"),
+    ({**LLAMA, "heads": [1, {2}]}, r"\['heads'\]\[1\] is of type set"),
+    ({**LLAMA, "labels": {0: "a", "0": "b"}}, "no texts, or are alike"),
+    ({**LLAMA, "labels": {None: "a"}}, "no texts")])
+def test_a_configuration_that_cannot_be_told_is_refused(said, sentence):
+    with pytest.raises(terrace.Invalid, match=sentence):
+        terrace.Space.from_hf_config(said, revision="r")
+
+
+def test_a_configuration_within_itself_is_refused():
+    said = dict(LLAMA)
+    said["text_config"] = said
+    with pytest.raises(terrace.Invalid, match="within itself"):
+        terrace.Space.from_hf_config(said, revision="r")
 
 
 def test_many_layers_share_parts():

@@ -47,6 +47,22 @@ def cache(client):
                                      timeout_s=LONG_S)
 
 
+def test_models_that_compute_otherwise_share_nothing(client):
+    tokens, past = list(range(45)), caches(45)
+    yarn = {**CONFIG, "_name_or_path": "/models/" + "long" * 40,
+            "rope_scaling": {"rope_type": "yarn", "factor": 8.0}}
+
+    def cache_of(config, **more):
+        return terrace.torch.PrefixCache(client, config, revision="1", block_tokens=8,
+                                         timeout_s=LONG_S, **more)
+
+    assert cache_of(yarn).save(tokens, past) == 5
+    others = [cache_of({**yarn, "rope_scaling": {"rope_type": "yarn", "factor": 4.0}}),
+              cache_of(yarn, adapter="sql-1")]
+    assert [other.load(tokens) for other in others] == [(0, []), (0, [])]
+    assert cache_of(yarn).load(tokens)[0] == 40
+
+
 def test_every_bit_comes_back(cache):
     tokens = list(range(45))
     past = caches(45)

@@ -547,7 +547,8 @@ def test_an_answer_is_stored_in_few_pieces_and_whole(daemon):
     half = engine.connector.side.scheduler
     assert half.counters["stored_blocks"] == (90 + 320 - 1) // 8 == 51
     prompt_stores = 4  # a chunk of 24 tokens each
-    assert half._number <= prompt_stores + 3  # the last block of the prompt, 256 tokens, the rest
+    # and the last block of the prompt, 256 tokens, the rest
+    assert half._stores._number <= prompt_stores + 3
     expect_nothing_held(daemon, engine)
 
 

@@ -129,6 +129,28 @@ def test_an_adapter_that_changes_is_not_cached_any_more(daemon, place, change, c
     expect_nothing_held(daemon, engine)
 
 
+def test_one_look_at_an_adapter_serves_all_requests_of_a_turn_and_none_of_the_next(
+        place, monkeypatch):
+    adapters = terrace.vllm.adapters.Adapters(types.SimpleNamespace(lora_config=None))
+    request = types.SimpleNamespace(lora_request=lora(put(place / "sql", "one")))
+    looks = []
+    looked_at = terrace.vllm.files.looked_at
+    adapters.note(request)
+    adapters._unread.join()
+    monkeypatch.setattr(terrace.vllm.files, "looked_at",
+                        lambda *of: looks.append(of) or looked_at(*of))
+    for turn in range(3):
+        for _ in range(20):
+            adapters.note(request)  # a new one: it will be looked at before it is asked for
+            adapters.look(request)
+        assert len(looks) == turn + 1 and adapters.mask_of(request)
+        adapters.turn_ended()
+    put(place / "sql", "two")
+    adapters.look(request)
+    assert adapters.mask_of(request) is None
+    adapters.close()
+
+
 def test_weights_that_changed_before_the_worker_loaded_them_are_not_stored(daemon, place,
                                                                            monkeypatch):
     sql = put(place / "sql", "one")
@@ -162,7 +184,8 @@ def test_a_link_on_the_way_that_is_younger_than_the_process_is_not_trusted(daemo
     (place / "v1" / "more").symlink_to("../v1/adapter_config.json")
     link = place / "current"
     link.symlink_to("v1")
-    limit_s = max(about[-1] for about in terrace.vllm.files.looked_at(str(link), 256)) / 1e9
+    limit_s = max(about[-1] for about in terrace.vllm.files.looked_at(
+        str(link), terrace.vllm.files.names_in(str(link), 256))) / 1e9
     monkeypatch.setattr("terrace.vllm.adapters._STARTED_S",
                         limit_s + 1e-4 + terrace.vllm.files.CLOCKS_APART_S)
     assert run_alone(daemon, lora(link)) == 0

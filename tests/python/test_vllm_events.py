@@ -180,6 +180,48 @@ def test_extra_keys_are_those_of_vllms_own_events(rig, monkeypatch):
     engine.close()
 
 
+IMAGES = [(3, 20), (20, 22), (22, 23), (41, 90), (95, 99)]  # first token, and behind the last
+
+
+def keys_of_block(request, first, last, place):
+    """The rule of vLLM's own: images that reach into the block, by where they begin in it."""
+    keys = [("cache_salt", request.cache_salt)] if first == 0 else []
+    while place < len(IMAGES) and IMAGES[place][0] < last:
+        if IMAGES[place][1] > first:
+            keys.append(("mm", place, IMAGES[place][0] - first))
+        if IMAGES[place][1] > last:
+            break
+        place += 1
+    return tuple(keys) or None, place
+
+
+def test_extra_keys_of_a_block_are_made_once_however_long_the_prompt(monkeypatch):
+    import vllm.v1.core as core  # pylint: disable=import-outside-toplevel
+
+    starts, told = [], []
+
+    def make(request, first, last, place):
+        starts.append(first)
+        return keys_of_block(request, first, last, place)
+
+    monkeypatch.setattr(core, "kv_cache_utils", types.SimpleNamespace(
+        generate_block_hash_extra_keys=make))
+    relay = types.SimpleNamespace(use=lambda weights: None, knows=lambda name: name in (7, 8),
+                                  learn=lambda batch: told.append(batch.extra_keys))
+    events = terrace.vllm.events.KvEvents(relay, types.SimpleNamespace(spec="x"), 8, [])
+    request = types.SimpleNamespace(cache_salt="s", all_token_ids=list(range(120)))
+    names, hashes = list(range(1, 16)), [bytes(8)] * 15
+    for first, last in ((0, 1), (1, 4), (4, 5), (5, 6), (6, 8), (8, 15)):  # 7 and 8 are known
+        before = max(0, first - 1)
+        events.learn(request, b"", first, names[before:last], hashes[before:last])
+    whole, place = [], 0
+    for first in range(0, 120, 8):
+        keys, place = keys_of_block(request, first, first + 8, place)
+        whole.append(keys)
+    assert [keys for batch in told for keys in batch] == whole[:6] + whole[8:]
+    assert starts == [8 * i for i in range(15) if i not in (6, 7)]
+
+
 def test_random_requests_with_daemons_that_die_end_with_a_view_that_is_right(rig):
     directory, daemon = rig
     engine = make_engine(daemon, random.Random(5), kv_events=said(directory, "a"))

@@ -209,7 +209,7 @@ def test_a_daemon_that_dies_among_ends_leaves_no_store_behind(daemon, monkeypatc
             pending.is_passed_by = True
 
     def die_before_ends(half, reports):
-        ending = [n for n in reports if half._in_workers[n].tracked.endings]
+        ending = [n for n in reports if half._stores._in_workers[n].tracked.endings]
         if len(ending) > 1 and not killed:
             daemon.kill()
             while half._asker.group.client.boot_id:
@@ -475,7 +475,7 @@ def test_what_has_come_while_a_request_waited_its_turn_is_loaded(daemon, monkeyp
 
 @pytest.mark.parametrize("ready_count, found, wanted", [(9, 9, 9), (8, 9, 0), (0, 9, 0)])
 def test_of_windows_nothing_is_loaded_before_all_has_come(ready_count, found, wanted):
-    half = types.SimpleNamespace(windows=(0, 64))
+    half = types.SimpleNamespace(_groups=terrace.vllm.tables.CacheGroups(8, (0, 64)))
     lease = types.SimpleNamespace(ready_count=ready_count, block_count=found)
     promise = terrace.vllm.arrivals.Promise(0)
     assert terrace.vllm.scheduler.SchedulerHalf._with_what_has_come(
@@ -483,7 +483,7 @@ def test_of_windows_nothing_is_loaded_before_all_has_come(ready_count, found, wa
 
 
 def test_what_has_left_a_lease_is_not_promised_any_more():
-    half = types.SimpleNamespace(windows=(0,))
+    half = types.SimpleNamespace(_groups=terrace.vllm.tables.CacheGroups(8))
     lease = types.SimpleNamespace(ready_count=1, block_count=4)
     promise = terrace.vllm.arrivals.Promise(9, 0.5)
     assert terrace.vllm.scheduler.SchedulerHalf._with_what_has_come(

@@ -23,11 +23,14 @@ def test_what_options_override_is_part_of_the_space():
     assert len({salt(), salt(dtype="torch.float16"), salt(quantization="fp8"),
                 salt(hf_config=configured(1e4)), salt(hf_config=configured(1e6)),
                 salt(max_model_len=4096), salt(compute_hash=lambda: "1"),
-                salt(multimodal_config=types.SimpleNamespace(video_pruning_rate=0.5))}) == 8
+                salt(multimodal_config=types.SimpleNamespace(video_pruning_rate=0.5)),
+                salt(multimodal_config=types.SimpleNamespace(video_pruning_rate=0.5,
+                                                             video_pruning_method="x"))}) == 9
 
 
 @pytest.mark.parametrize("commit, revision, is_known", [
-    ("0123456789" * 4, None, True), (None, "0123456789" * 4, True), (None, "main", False)])
+    ("0123456789" * 4, None, True), (None, "0123456789" * 4, True), (None, "main", False),
+    (None, "0123456789" * 4 + "-dirty", False)])
 def test_a_branch_is_no_revision(commit, revision, is_known):
     config = types.SimpleNamespace(
         load_config=types.SimpleNamespace(load_format="auto"),
@@ -48,12 +51,19 @@ class Models:
         self.directory = directory
         monkeypatch.setattr(terrace.vllm.files, "process_started_s", lambda: time.time() + 60)
 
-    def put(self, name, weights, seconds=0):
-        (self.directory / name).mkdir()
-        file = self.directory / name / "model.safetensors"
+    def put(self, name, weights, seconds=0, file_name="model.safetensors"):
+        (self.directory / name).mkdir(exist_ok=True)
+        file = self.directory / name / file_name
         file.write_bytes(weights)
         os.utime(file, (seconds, seconds))
         return self.revision(name)
+
+    def start(self, monkeypatch):
+        """The process is younger than what there is; what comes after this is younger than it."""
+        started_s = (max(path.lstat().st_ctime for path in self.directory.rglob("*"))
+                     + terrace.vllm.files.CLOCKS_APART_S + 0.05)
+        monkeypatch.setattr(terrace.vllm.files, "process_started_s", lambda: started_s)
+        time.sleep(0.2)
 
     def revision(self, name, load_format="auto", extra=None, **of_model):
         return terrace.vllm.model.revision_of(types.SimpleNamespace(
@@ -86,7 +96,8 @@ def test_weights_of_the_same_names_sizes_and_times_are_told_apart(models):
         assert models.put(name, changed) != found, name
 
 
-def test_weights_that_are_not_surely_those_of_the_directory_are_nobody_elses(models, monkeypatch):
+def test_weights_that_are_not_surely_those_of_the_directory_are_nobody_elses(models, monkeypatch,
+                                                                             caplog):
     found = models.put("a", b"weights")
     private = "private-one"
     assert models.revision("a", model_weights="s3://bucket/latest") == private
@@ -102,17 +113,91 @@ def test_weights_that_are_not_surely_those_of_the_directory_are_nobody_elses(mod
     started_s = time.time() - 60
     monkeypatch.setattr(terrace.vllm.files, "process_started_s", lambda: started_s)
     assert models.revision("a") == private
+    assert "model.safetensors is younger than this process" in caplog.text
+
+
+def test_names_sizes_and_content_of_small_files_are_part_of_a_revision(models):
+    found = models.put("a", b"1")
+    assert models.put("b", b"2") != found
+    assert models.put("c", b"1", file_name="model-1.safetensors") != found
+    models.put("two", b"1")
+    two = models.put("two", b"2", file_name="n.bin")
+    assert two not in (found, models.put("one", b"1n.bin\n2"))
+
+
+@pytest.mark.parametrize("change", [
+    lambda place: (place / "a" / "more.bin").unlink(),
+    lambda place: (place / "link").rename(place / "old") and (place / "link").symlink_to("a"),
+    lambda place: (place / "a" / "more.bin").write_bytes(b"x"),
+    lambda place: (place / "a" / "third.bin").symlink_to("nowhere")])
+def test_what_changes_behind_the_start_of_a_process_is_not_what_it_loaded(models, monkeypatch,
+                                                                          change):
+    models.put("a", b"weights")
+    models.put("a", b"more", file_name="more.bin")
+    (models.directory / "link").symlink_to("a")
+    models.start(monkeypatch)
+    assert models.revision("link").startswith("files-")
+    change(models.directory)
+    assert models.revision("link") == "private-one"
+
+
+def test_a_directory_that_cannot_be_looked_at_is_nobody_elses(models, monkeypatch):
+    models.put("a", b"weights")
+    assert models.put("a", b"more", file_name="more.bin").startswith("files-")
+    with monkeypatch.context() as patch:
+        patch.setattr(terrace.vllm.revision, "_FILES_MAX", 1)
+        assert models.revision("a") == "private-one"
+    (models.directory / "a" / "third.bin").symlink_to("nowhere")
+    assert models.revision("a") == "private-one"
+
+
+def test_random_weights_are_known_by_their_seed_and_configuration(models):
+    def revision(name, seed=0):
+        return models.revision(name, load_format="dummy", seed=seed)
+
+    for name, theta in ("a", 1), ("b", 2), ("c", 1):
+        models.put(name, b"", file_name="config.json")
+        (models.directory / name / "config.json").write_text(f'{{"rope_theta": {theta}}}')
+    assert revision("a") == revision("c") and revision("a").startswith("dummy-0-")
+    assert len({revision("a"), revision("b"), revision("a", seed=1)}) == 3
+
+
+def test_weights_that_change_while_they_are_read_are_nobody_elses(models, monkeypatch):
+    models.put("a", b"weights")
+    file = models.directory / "a" / "model.safetensors"
+    models.start(monkeypatch)
+    assert models.revision("a").startswith("files-")
+    digest_of = terrace.vllm.revision._digest_of
+
+    def late(*of):
+        file.write_bytes(b"others!")
+        return digest_of(*of)
+
+    monkeypatch.setattr(terrace.vllm.revision, "_digest_of", late)
+    assert models.revision("a") == "private-one"
+
+
+def test_a_directory_is_listed_once(models, monkeypatch):
+    lists, scandir = [], os.scandir
+    models.put("a", b"weights")
+    for name in ("scandir", "listdir"):
+        monkeypatch.setattr(os, name, lambda *of: lists.append(of) or scandir(*of))
+    assert models.revision("a").startswith("files-") and len(lists) == 1
+    os.mkfifo(models.directory / "a" / "pipe")  # nobody would write into it
+    assert models.revision("a").startswith("files-")
 
 
 def test_a_configuration_from_elsewhere_says_nothing_of_the_weights(models):
     commit = "0123456789" * 4
 
-    def revision(hf_config_path):
+    def revision(hf_config_path, extra=None):
         return models.revision("none", hf_config=types.SimpleNamespace(_commit_hash=commit),
-                               hf_config_path=hf_config_path, revision=None)
+                               hf_config_path=hf_config_path, revision=None, extra=extra)
 
     assert revision(None) == revision(str(models.directory / "none")) == commit
     assert revision("somebody/else") == "private-one"
+    found = {revision(None, extra) for extra in (None, {"pattern": "x"}, {"pattern": "y"})}
+    assert len(found) == 3 and all(each.startswith(commit) for each in found)
 
 
 def test_a_process_knows_when_it_began():

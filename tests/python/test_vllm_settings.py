@@ -1,11 +1,12 @@
 """What kv_connector_extra_config may say, and when a daemon that was away is asked again."""
+import random
 import time
 import types
 
 import pytest
 
-from vllm_driver import terrace
-
+from vllm_driver import make_engine, run_prompt, terrace
+from conftest import connect
 from terrace.requests import Pause
 
 Settings = terrace.vllm.settings.Settings
@@ -17,7 +18,8 @@ def test_parameters_are_read():
                             "head_units": None})
     assert settings == Settings(socket="/s", timeout_s=0.02, reads_hbm=True, revision="7",
                                 pinned_bytes_max=1 << 29, tool_call_tokens=frozenset((3, 4)))
-    assert Settings.of({"socket": "/s", "pinned_gib": None, "timeout_ms": 50}) == Settings("/s")
+    assert Settings.of({"socket": "/s", "pinned_gib": None, "timeout_ms": None, "revision": None,
+                        "tool_call_tokens": None, "lookup_wait_ms": 0.5}) == Settings("/s")
     assert Settings.of({}).socket is None
 
 
@@ -34,6 +36,15 @@ def test_a_value_that_cannot_be_is_named(name, value):
         Settings.of({"socket": "/s", name: value})
 
 
+def test_an_engine_with_a_value_that_cannot_be_serves_without_the_cache(daemon, caplog):
+    connect(daemon).close()
+    engine = make_engine(daemon, random.Random(7), pinned_gib="all of it")
+    run_prompt(engine)
+    assert "pinned_gib is 'all of it': it is GiB" in engine.connector.side.refusal
+    assert "pinned_gib is 'all of it'" in caplog.text and engine.counts["finished"] == 1
+    engine.close()
+
+
 def test_a_daemon_that_is_back_is_asked_at_once():
     client = types.SimpleNamespace(boot_id=5)
     pause = Pause(client)
@@ -42,6 +53,9 @@ def test_a_daemon_that_is_back_is_asked_at_once():
     assert pause.is_on
     client.boot_id = 0  # not connected
     assert not pause.is_on
+    client.boot_id = 5
+    assert pause.is_on  # asking changes nothing
+    client.boot_id = 0
     for _ in range(20):
         pause.note(False)
     assert pause.is_on
@@ -54,3 +68,23 @@ def test_a_daemon_that_is_back_is_asked_at_once():
     assert pause.is_on
     time.sleep(0.6)
     assert not pause.is_on
+    pause.note(False)
+    client.boot_id = 7
+    pause.note(True)  # another one's answer
+    client.boot_id = 6
+    assert not pause.is_on
+
+
+def test_a_pause_outlives_its_client(monkeypatch):
+    class Client:
+        boot_id = 5
+
+    def closed(_):
+        raise terrace.Gone("the client is closed")
+
+    pause = Pause(Client())
+    for _ in range(20):
+        pause.note(False)
+    monkeypatch.setattr(Client, "boot_id", property(closed))
+    pause.note(False)
+    assert pause.is_on

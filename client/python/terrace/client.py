@@ -119,9 +119,10 @@ class Client:
         return text.value.decode(errors="replace")
 
     def error(self, status: int, doing: str, *, for_writers: bool = False) -> TerraceError:
-        """What a status other than ok stands for. An everyday answer may leave last_error as an
-        earlier call made it: with one a sentence is told only if no exception has told it before.
-        for_writers: readers may not do it."""
+        """What a status other than ok stands for, of a call that sets a sentence unless its answer
+        is an everyday one. That may leave last_error as an earlier call made it: with one a
+        sentence is told only if no exception has told it before. for_writers: readers may not do
+        it."""
         try:
             sentence, is_reader = self.last_error, self.is_reader
         except Gone:  # closed meanwhile

@@ -82,6 +82,8 @@ class Group:
         lengths = set(map(len, digests))
         if len(lengths) > 1:
             raise Invalid(f"digests of {sorted(lengths)} bytes: they must all have one length")
+        if lengths and not 16 <= min(lengths) <= 32:
+            raise Invalid(f"digests of {min(lengths)} bytes: they have 16 to 32")
         keys = (_native.Id * len(digests))()
         if digests:
             self.client.check(

@@ -10,7 +10,7 @@ THREADING: one lease is one thread's at a time; its views may be dropped by any.
 import ctypes
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Tuple, TypeVar, Union
 
 from . import _native, buffers
 from .calls import (END_REASONS, SPAN_STATES, TIERS, Hints, ReservedKey, Span, Token,
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from .group import Group
 
 lib = _native.lib
+_INVALID, _GONE, _UNSUPPORTED = 5, 8, 9  # statuses
+_ON_DEVICE = ("it lies in the memory of a GPU, which this process's threads do not reach: "
+              "PagedCache.load copies it into pages")
+_NOT_ENCODED = "the codec of its Space does not encode what is in it"
 _Kind = TypeVar("_Kind", bound="_Lease")
 
 
@@ -84,10 +88,39 @@ class _Lease:
         weakref.finalize(slot, self._unexport).atexit = False
         return memoryview(slot).cast("B")
 
+    # libterrace sets no sentence, and Client.last_error is another call's, where a lease has ended,
+    # where it has no such blocks, and where a call that asks no daemon answers other than "invalid"
+    # or "gone". These say it themselves.
+
+    def _must_live(self, doing: str) -> None:
+        if self._is_ended and self._exports == 0:
+            raise from_status(_INVALID, doing, "the lease has ended")
+
+    def _must_have(self, doing: str, what: str, first: int, count: int, lease_count: int) -> None:
+        self._must_live(doing)
+        if first + count > lease_count:
+            raise from_status(_INVALID, doing, f"{what} {first} to {first + count - 1} of a lease "
+                              f"of {lease_count}, which counts from 0")
+
+    def _check(self, status: int, doing: str, unsupported: str = "") -> None:
+        """Raises what a call that asks no daemon answered other than ok."""
+        if status in (_INVALID, _GONE):
+            self.group.client.check(status, doing)
+        elif status:
+            raise from_status(status, doing, unsupported if status == _UNSUPPORTED else "")
+
     def _member(self, member: int) -> Space:
         if not 0 <= member < len(self.group.spec.members):
             raise Invalid(f"member {member} of a group of {len(self.group.spec.members)}")
         return self.group.spec.members[member]
+
+
+def _place_of(buffer: Any, is_written: bool, doing: str) -> Tuple[int, int]:
+    """(address, bytes) of a buffer for one part."""
+    address, byte_count = buffers.address_of(buffer, is_written)
+    if not address:
+        raise from_status(_INVALID, doing, "the buffer is empty")
+    return address, byte_count
 
 
 _slot_types: Dict[int, Any] = {}
@@ -152,10 +185,11 @@ class ReadLease(_Lease):
         """Returns once so many blocks (None: all) may be read; NotFound if they will not come."""
         count = self.block_count if block_count is None else block_count
         timeout_s = 1.0 if timeout_s is None else timeout_s
-        client = self.group.client
-        client.check(lib.terrace_wait_ready(client.handle, self.native,
-                                            number("block_count", count), microseconds(timeout_s)),
-                     f"waiting for {count} blocks")
+        doing = f"waiting for {count} blocks"
+        self._must_live(doing)
+        self._check(lib.terrace_wait_ready(self.group.client.handle, self.native,
+                                           number("block_count", count), microseconds(timeout_s)),
+                    doing)
 
     def is_in_device(self, block: int) -> bool:
         """Whether it was answered in the memory of the client's device (ACQUIRE_DEVICE)."""
@@ -191,36 +225,41 @@ class ReadLease(_Lease):
         """Copies one part into a buffer of its size. Busy if it is not ready yet; Gone, and the
         bytes are not to be used, if the lease was not valid throughout."""
         self._member(member)
-        address, byte_count = buffers.address_of(into, True)
-        self.group.client.check(
+        doing = f"copying part {part} of block {block}"
+        address, byte_count = _place_of(into, True, doing)
+        self._must_have(doing, "blocks", number("block", block), 1, self.block_count)
+        self._check(
             lib.terrace_read_lease_copy_part(self.native, number("block", block),
                                              number("member", member), number("part", part),
-                                             address, byte_count),
-            f"copying part {part} of block {block}")
+                                             address, byte_count), doing, _ON_DEVICE)
 
     def chunk_position(self, block: int, member: int = 0) -> int:
         """Of a block of chunks: where its first token stood when it was computed."""
         self._member(member)
         found = ctypes.c_uint32()
-        self.group.client.check(
+        doing = f"reading the header of block {block}"
+        self._must_have(doing, "blocks", number("block", block), 1, self.block_count)
+        self._check(
             lib.terrace_read_lease_chunk_position(self.native, number("block", block),
                                                   number("member", member), ctypes.byref(found)),
-            f"reading the header of block {block}")
+            doing, _ON_DEVICE)
         return found.value
 
     def copy_into(self, into: Any, *, first_block: int = 0, block_count: Optional[int] = None,
                   member: int = 0) -> None:
         """Copies blocks into `into`: one buffer a part or one a block in a list, or one buffer for
         all. Gone, and the bytes are not to be used, if the lease was not valid throughout."""
+        self._must_live("copying blocks")
         first_block = number("first_block", first_block)
         count = number("block_count",
                        self.block_count - first_block if block_count is None else block_count)
         pointers = buffers.pointers_to_parts(into, self._member(member).engine_part_bytes, count,
                                              True)
-        self.group.client.check(
+        doing = f"copying {count} blocks"
+        self._must_have(doing, "blocks", first_block, count, self.block_count)
+        self._check(
             lib.terrace_read_lease_copy_blocks(self.native, number("member", member), first_block,
-                                               count, pointers),
-            f"copying {count} blocks")
+                                               count, pointers), doing, _ON_DEVICE)
 
     def release(self, end_reason: str = "unknown") -> None:
         """Ends the lease, once the last view of it is gone."""
@@ -276,24 +315,27 @@ class WriteLease(_Lease):
               member: int = 0) -> None:
         """Writes blocks: one buffer a part or one a block in a list, or one buffer for all. Keys
         that are not ours are passed over."""
+        self._must_live("writing blocks")
         first_key = number("first_key", first_key)
         count = number("key_count", len(self) - first_key if key_count is None else key_count)
         pointers = buffers.pointers_to_parts(data, self._member(member).engine_part_bytes, count,
                                              False)
-        self.group.client.check(
+        doing = f"writing {count} blocks"
+        self._must_have(doing, "keys", first_key, count, len(self))
+        self._check(
             lib.terrace_write_lease_write_blocks(self.native, number("member", member), first_key,
-                                                 count, pointers),
-            f"writing {count} blocks")
+                                                 count, pointers), doing, _NOT_ENCODED)
 
     def write_part(self, key: int, part: int, data: Any, member: int = 0) -> None:
         """Writes one part; whoever follows the block may read it after the next commit."""
         self._member(member)
-        address, byte_count = buffers.address_of(data, False)
-        self.group.client.check(
+        doing = f"writing part {part} of key {key}"
+        address, byte_count = _place_of(data, False, doing)
+        self._must_live(doing)
+        self._check(
             lib.terrace_write_lease_write_part(self.native, number("key", key),
                                                number("member", member), number("part", part),
-                                               address, byte_count),
-            f"writing part {part} of key {key}")
+                                               address, byte_count), doing, _NOT_ENCODED)
 
     def slot(self, key: int, member: int = 0) -> Optional[memoryview]:
         """Where to write a block in place; then checksum(). None unless it is ours."""
@@ -305,14 +347,16 @@ class WriteLease(_Lease):
 
     def checksum(self, key: int, part: int, member: int = 0) -> None:
         """Of a part that was written in place."""
-        self.group.client.check(
+        self._must_live("checksum")
+        self._check(
             lib.terrace_write_lease_checksum_part(self.native, number("key", key),
                                                   number("member", member), number("part", part)),
             "checksum")
 
     def mark_absent(self, key: int, member: int) -> None:
         """This windowed member has no bytes for this block."""
-        self.group.client.check(
+        self._must_live("marking a member absent")
+        self._check(
             lib.terrace_write_lease_mark_absent(self.native, number("key", key),
                                                 number("member", member)),
             "marking a member absent")
@@ -321,6 +365,7 @@ class WriteLease(_Lease):
         """Commits what was written; how many blocks became visible."""
         sealed = ctypes.c_uint32()
         client = self.group.client
+        self._must_live("commit")
         client.check(lib.terrace_commit(client.handle, self.native, request_of(timeout_s, hints),
                                         ctypes.byref(sealed)), "commit")
         return sealed.value

@@ -39,29 +39,26 @@ class Pause:
     @property
     def is_on(self) -> bool:
         """Nothing should be sent now."""
-        return time.monotonic() < self._until and not self._is_another()
+        return time.monotonic() < self._until and self._found_boot_id() == self._boot_id
 
     def note(self, has_answered: bool) -> None:
         """What became of a request."""
+        boot_id = self._found_boot_id()
+        if boot_id != self._boot_id:
+            self._boot_id, self._failures, self._until = boot_id, 0, 0.0
         if has_answered:
             self._failures = 0
             return
-        self._is_another()
         self._failures += 1
         if self._failures >= _FAILURES_MAX:
             pause_s = min(_PAUSE_S_MAX, 0.5 * 2 ** (self._failures - _FAILURES_MAX))
             self._until = time.monotonic() + pause_s
 
-    def _is_another(self) -> bool:
-        """Than those failures were of; they are forgotten."""
+    def _found_boot_id(self) -> int:
         try:
-            boot_id = self._client.boot_id
+            return self._client.boot_id
         except Gone:  # closed meanwhile
-            return False
-        if boot_id == self._boot_id:
-            return False
-        self._boot_id, self._failures, self._until = boot_id, 0, 0.0
-        return True
+            return self._boot_id
 
 
 class Pending:

@@ -81,30 +81,22 @@ class Retention:
         priority = said.get(_NAMES[1])
         return cls(ranges, DEFAULT_PRIORITY if priority is None else priority, said.get(_NAMES[2]))
 
-    def of_block(self, first_token: int, prompt_tokens: int) -> BlockRetention:
-        """Of the block that begins there."""
-        if first_token >= prompt_tokens:
-            return self._of_answer
-        for each in self.ranges:
-            if each.start <= first_token and (each.end is None or first_token < each.end):
-                return BlockRetention(each.priority, each.duration_ms)
-        return BlockRetention()
-
-    def of_prompt(self, block_tokens: int, prompt_tokens: int) -> List[BlockRetention]:
-        """Of each block of a prompt, the last one perhaps not full."""
-        return [self.of_block(first, prompt_tokens)
-                for first in range(0, prompt_tokens, block_tokens)]
-
     def runs(self, first: int, last: int, block_tokens: int, prompt_tokens: int
              ) -> List[Tuple[int, int, BlockRetention]]:
-        """Blocks [first, last), cut where it changes."""
+        """Blocks [first, last), cut where it changes: of a prompt of so many tokens, its last block
+        perhaps not full, and of the answer behind it. Takes as long as there are ranges, however
+        many blocks: a scheduler asks in the middle of its step."""
+        answer = min(last, -(-prompt_tokens // block_tokens))
         found: List[Tuple[int, int, BlockRetention]] = []
-        for block in range(first, last):
-            each = self.of_block(block * block_tokens, prompt_tokens)
-            if found and found[-1][2] == each:
-                found[-1] = (found[-1][0], block + 1, each)
-            else:
-                found.append((block, block + 1, each))
+        block = first
+        for each in self.ranges:  # in order, and none overlaps
+            begin = -(-each.start // block_tokens)  # the first block that begins in it
+            end = answer if each.end is None else -(-each.end // block_tokens)
+            block = _add(found, block, min(begin, answer), BlockRetention())
+            block = _add(found, block, min(end, answer),
+                         BlockRetention(each.priority, each.duration_ms))
+        block = _add(found, block, answer, BlockRetention())
+        _add(found, block, last, self._of_answer)
         return found
 
     def __eq__(self, other: Any) -> bool:
@@ -113,6 +105,17 @@ class Retention:
 
     def __hash__(self) -> int:
         return hash((self.ranges, self._of_answer))
+
+
+def _add(runs: List[Tuple[int, int, BlockRetention]], first: int, last: int, each: BlockRetention
+         ) -> int:
+    """Adds blocks [first, last), if there are any, to runs that end at `first`; where they end."""
+    if last <= first:
+        return first
+    if runs and runs[-1][2] == each:
+        first = runs.pop()[0]
+    runs.append((first, last, each))
+    return last
 
 
 def _number(name: str, value: Any, least: int, most: int) -> None:

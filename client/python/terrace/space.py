@@ -2,6 +2,8 @@
 of one model instance, ranks in order."""
 import ctypes
 import dataclasses
+import hashlib
+import json
 from typing import Any, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _native
@@ -148,8 +150,11 @@ class Space:
 
         One part a layer, or a few layers where there are more than 128: K then V of
         [kv_heads, block_tokens, head_size] each; of an MLA model one latent of kv_lora_rank +
-        qk_rope_head_dim per token. `revision` has to change whenever the weights do.
+        qk_rope_head_dim per token. `revision` has to change whenever the weights do, and `adapter`
+        with those of a LoRA adapter. All else of the configuration, the scaling of positions among
+        it, goes into `salt` as a digest, behind yours. Invalid for one that cannot be told.
         """
+        computed = computation_of(config)
         get = config.get if isinstance(config, Mapping) else lambda k, d=None: getattr(config, k, d)
 
         def need(name: str) -> Any:
@@ -178,7 +183,50 @@ class Space:
                    dtype=dtype, layout=layout, layers=layers, kv_heads=kv_heads,
                    head_size=head_size, block_tokens=block_tokens, attention=attention,
                    part_bytes=part_bytes_of_layers(layers, layer_bytes), adapter=adapter,
-                   salt=salt, tp_rank=tp_rank, tp_size=tp_size)
+                   salt=f"{salt}-{computed}" if salt else computed, tp_rank=tp_rank,
+                   tp_size=tp_size)
+
+
+# Of a configuration, at any depth: what changes nothing of what is computed.
+_NOT_COMPUTED = frozenset((
+    "_name_or_path", "name_or_path", "_commit_hash", "transformers_version", "use_cache",
+    "output_attentions", "output_hidden_states", "return_dict"))
+
+
+def computation_of(config: Union[Mapping[str, Any], Any]) -> str:
+    """A digest of a model's configuration, but for names and paths, and for its own type, which is
+    a field of the Space. Two that differ in anything else have two; Invalid for what cannot be told
+    from another."""
+    said = config
+    if not isinstance(config, Mapping) and callable(getattr(config, "to_dict", None)):
+        said = config.to_dict()
+    if not isinstance(said, Mapping):
+        raise Invalid(f"the model configuration is of type {type(config).__name__}, of which not "
+                      "all that changes what is computed can be told: pass a dict, or one of "
+                      "transformers")
+    own = {name: value for name, value in said.items() if name not in ("dtype", "torch_dtype")}
+    try:
+        text = json.dumps(_plain(own, "the model configuration"), sort_keys=True)
+    except RecursionError:
+        raise Invalid("the model configuration is within itself, or too deep: pass what JSON has"
+                      ) from None
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _plain(value: Any, where: str) -> Any:
+    """As JSON has it, so that equal texts are equal values."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_plain(each, f"{where}[{index}]") for index, each in enumerate(value)]
+    if isinstance(value, Mapping):
+        names = [name for name in value if not isinstance(name, (str, int))]
+        if not names and len(set(map(str, value))) == len(value):
+            return {str(name): _plain(each, f"{where}[{name!r}]") for name, each in value.items()
+                    if name not in _NOT_COMPUTED}
+        raise Invalid(f"{where} has names that are no texts, or are alike: pass it as JSON has it")
+    raise Invalid(f"{where} is of type {type(value).__name__}, which cannot be told from another: "
+                  "pass what JSON has, or leave it out and name it in salt")
 
 
 def _text(name: str, value: str) -> bytes:

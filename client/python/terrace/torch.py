@@ -48,18 +48,25 @@ def _layer_of(index: int, layer: Any) -> Layer:
     return layer.keys[..., :count, :], layer.values[..., :count, :]
 
 
+def _group_name(space: Space) -> str:
+    """For operators, and of this Space alone: another configuration of the model has another."""
+    return f"{space.model}-{space.revision}"[:100] + "-" + SpaceGroup("x", [space]).check()[:16]
+
+
 class PrefixCache:
     """The caches of one model, in whole blocks of `block_tokens` tokens.
 
     config: the model's HuggingFace configuration, or a Space whose parts are single layers of
-    [K, V] x [kv_heads, block_tokens, head_size]. revision: has to change whenever the weights do.
+    [K, V] x [kv_heads, block_tokens, head_size]. revision: has to change whenever the weights do,
+    adapter with those of a LoRA adapter; what else the configuration says is part of the Space, see
+    Space.from_hf_config.
     """
 
     def __init__(self, client: Client, config: Any, *, revision: str = "",
                  name: Optional[str] = None, block_tokens: int = 16, timeout_s: float = 1.0,
-                 dtype: Optional[str] = None):
+                 dtype: Optional[str] = None, adapter: str = ""):
         self.space = config if isinstance(config, Space) else Space.from_hf_config(
-            config, revision=revision, block_tokens=block_tokens, dtype=dtype)
+            config, revision=revision, block_tokens=block_tokens, dtype=dtype, adapter=adapter)
         if len(self.space.part_bytes) != self.space.layers or self.space.attention == "mla":
             raise Invalid(f"{self.space.layers} layers of {self.space.attention} attention in "
                           f"{len(self.space.part_bytes)} parts: terrace.torch stores K and V of "
@@ -67,8 +74,7 @@ class PrefixCache:
         self.dtype = getattr(torch, self.space.dtype)
         self.timeout_s = timeout_s
         self.cost = PrefillCost()
-        group_name = name or f"{self.space.model}-{self.space.revision}"
-        self.group = client.open(SpaceGroup(group_name, [self.space]))
+        self.group = client.open(SpaceGroup(name or _group_name(self.space), [self.space]))
 
     @property
     def page_shape(self) -> Tuple[int, ...]:

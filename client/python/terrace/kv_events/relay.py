@@ -205,7 +205,10 @@ class Relay:
             while self._book is not None and self._learned:  # the next start announces them
                 self._take_facts()
             if self._book is not None:
-                self._book.close()
+                try:
+                    self._book.close()
+                except OSError as error:
+                    self._end_book(error)
 
     def _load_book(self) -> None:
         """Waits while this engine's last process still has it."""

@@ -9,9 +9,12 @@ when the first step with that id runs, before that if a server preloads it, and 
 was evicted by others. So the files may be read at any moment after the engine's start, and never
 are before it. They had the content of the mask at every such moment if nothing was changed from
 before the start until a block that they led to is stored: a change sets ctime, which no program can
-set back. The scheduler looks when a request comes, and each worker, on its own machine, before it
-stores. And one id has to mean one adapter, as LoRARequest asks for; a program that preloads one
-under the id of another gets wrong answers from vLLM itself.
+set back. The scheduler looks before it asks the daemon for a request's blocks, and each worker, on
+its own machine, before it stores. Of a scheduler's turn one look at an adapter serves all of its
+requests: each had come before it, and of a change within the turn no look could tell the first of
+them. A look of an earlier turn serves none, however young it is: whoever has changed an adapter may
+send a request at once. And one id has to mean one adapter, as LoRARequest asks for; a program that
+preloads one under the id of another gets wrong answers from vLLM itself.
 """
 import dataclasses
 import hashlib
@@ -47,7 +50,8 @@ class AdapterFiles:
     @property
     def is_unchanged(self) -> bool:
         try:
-            return _stamp(files.looked_at(self.path, _FILES_MAX)) == self.stamp
+            names = files.names_in(self.path, _FILES_MAX)
+            return _stamp(files.looked_at(self.path, names)) == self.stamp
         except OSError:
             return False
 
@@ -59,6 +63,7 @@ class _Adapter:
     files: Optional[AdapterFiles] = None
     mask: Optional[bytes] = None  # once its files have been read
     refusal: Optional[str] = None
+    looked_in: int = -1  # turn of the scheduler in which its files were looked at last
 
     def refuse(self, why: str) -> None:
         """For good. Says so once."""
@@ -81,6 +86,11 @@ class Adapters:
         self._by_place: Dict[Tuple[str, str], _Adapter] = {}
         self._unread: "queue.Queue[Optional[_Adapter]]" = queue.Queue()
         self._thread: Optional[threading.Thread] = None
+        self._turn = 0
+
+    def turn_ended(self) -> None:
+        """The scheduler has asked for what it will run in this step."""
+        self._turn += 1
 
     def note(self, request: Any) -> None:
         """Has to see every request before vLLM runs it, and may see it again."""
@@ -99,8 +109,17 @@ class Adapters:
                 adapter.refuse(f"there is a request with {said}, too: give each adapter a name and "
                                "an id of its own, and restart the engine")
             self._by_id[lora.lora_int_id] = self._by_place[place] = known
-        elif known.files is not None and known.mask is not None and not known.files.is_unchanged:
-            known.refuse(_REMEDY.format("its files have changed"))
+
+    def look(self, request: Any) -> None:
+        """Has to be called in each turn before blocks of the request are asked for."""
+        lora = getattr(request, "lora_request", None)
+        adapter = None if lora is None else self._by_id.get(lora.lora_int_id)
+        if (adapter is None or adapter.files is None or adapter.mask is None
+                or adapter.refusal is not None or adapter.looked_in == self._turn):
+            return
+        adapter.looked_in = self._turn
+        if not adapter.files.is_unchanged:
+            adapter.refuse(_REMEDY.format("its files have changed"))
 
     def mask_of(self, request: Any) -> Optional[bytes]:
         """Of the request's block hashes: empty without an adapter, None if it is not cached now."""
@@ -146,7 +165,8 @@ class Adapters:
 
     def _read(self, adapter: _Adapter) -> None:
         path = adapter.said["lora_path"]
-        seen = files.looked_at(path, _FILES_MAX)
+        names = files.names_in(path, _FILES_MAX)
+        seen = files.looked_at(path, names)
         newest = max(seen, key=lambda about: about[-1])
         if newest[-1] > (_STARTED_S - files.CLOCKS_APART_S) * 1e9:
             adapter.refuse(_REMEDY.format(f"{newest[0]} is younger than this process"))
@@ -158,7 +178,7 @@ class Adapters:
             adapter.refuse(f"its directory holds {byte_count} bytes, and {_BYTES_MAX} are read: "
                            "leave in it what vLLM loads, and restart")
             return
-        for name in sorted(files.names_in(path)):
+        for name in names:
             digest.update(repr((name, *_content_of(os.path.join(path, name)))).encode())
         adapter.files = AdapterFiles(path, _stamp(seen))
         if not adapter.files.is_unchanged:

@@ -60,7 +60,8 @@ class KvEvents:
             weights))
 
     def _extra_keys(self, request: Any, first: int, last: int) -> Optional[List[Any]]:
-        """As vLLM's own events have them; None: the request has none."""
+        """Of blocks [first, last), as vLLM's own events have them, which begin anywhere, too, with
+        the first of its images; None: the request has none."""
         if all(getattr(request, name, None) in (None, []) for name in _KEYED) and (
                 getattr(request, "prompt_embeds", None) is None):  # a tensor
             return None
@@ -72,10 +73,10 @@ class KvEvents:
         except (ImportError, AttributeError):
             return None
         found, place = [], 0
-        for i in range(last):
+        for i in range(first, last):
             keys, place = make(request, i * self._block_tokens, (i + 1) * self._block_tokens, place)
             found.append(keys)
-        return list(told(found[first:]) or [])
+        return list(told(found) or [])
 
     def take(self) -> List[Any]:
         """What vLLM publishes with its own events, in its own classes."""

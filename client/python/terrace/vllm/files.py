@@ -2,7 +2,7 @@
 import os
 import stat
 import time
-from typing import Iterator, List, Tuple
+from typing import Iterable, Iterator, List, Tuple
 
 CLOCKS_APART_S = 2.0  # a file system's clock may be behind
 _LINKS_MAX = 40  # as Linux follows
@@ -18,17 +18,18 @@ def process_started_s() -> float:
     return time.time() - age_s
 
 
-def names_in(directory: str) -> List[str]:
-    """Its files: vLLM loads from no directory within it."""
-    return [entry.name for entry in os.scandir(directory) if not entry.is_dir()]
-
-
-def looked_at(directory: str, files_max: int) -> List[About]:
-    """All that decides which bytes vLLM reads there: links on the way, directory, files."""
-    found = list(_way_to(directory))
-    names = sorted(names_in(directory))
+def names_in(directory: str, files_max: int) -> List[str]:
+    """Its files, sorted: vLLM loads from no directory within it."""
+    names = sorted(entry.name for entry in os.scandir(directory) if not entry.is_dir())
     if len(names) > files_max:
         raise OSError(f"{directory} holds {len(names)} files, and {files_max} are looked at")
+    return names
+
+
+def looked_at(directory: str, names: Iterable[str]) -> List[About]:
+    """All that decides which bytes vLLM reads there: links on the way, directory, files. One that
+    came after the names were listed shows in the directory's own time."""
+    found = list(_way_to(directory))
     at = found[-1][0]
     for name in names:
         found += _way_to(name, at)

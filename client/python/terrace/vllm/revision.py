@@ -40,12 +40,14 @@ def revision_of(config: Any, model: Any = None) -> str:
         return _private(config, model, f"--load-format {load_format} says where its weights are")
     if path.is_dir():
         try:
-            why = _doubt(path)
-            if why is None:
-                return "files-" + _digest_of(sorted(p for p in path.iterdir() if p.is_file()), more)
+            names = files.names_in(str(path), _FILES_MAX)
+            if not any(pathlib.PurePath(name).suffix in _WEIGHTS for name in names):
+                return _private(config, model, f"there are no files of weights in {path}")
+            digest = _digest_of([path / name for name in names], more)
+            why = _doubt(path, names)  # behind the digest: of what changes before it is young
         except OSError as error:
             why = str(error)
-        return _private(config, model, why)
+        return "files-" + digest if why is None else _private(config, model, why)
     # Of a configuration from elsewhere the commit is that place's.
     is_own = getattr(model, "hf_config_path", None) in (None, "", model.model)
     for commit in (getattr(model.hf_config, "_commit_hash", None) if is_own else None,
@@ -62,12 +64,10 @@ def _private(config: Any, model: Any, why: str) -> str:
     return f"private-{engine or uuid.uuid4().hex}"
 
 
-def _doubt(path: pathlib.Path) -> Optional[str]:
+def _doubt(path: pathlib.Path, names: Iterable[str]) -> Optional[str]:
     """Why the directory may not hold the weights that were loaded from it; None: it does. A change
     sets ctime, which no program can set back; and this process has read them after it began."""
-    if not any(p.suffix in _WEIGHTS for p in path.iterdir()):
-        return f"there are no files of weights in {path}"
-    seen = files.looked_at(os.path.abspath(path), _FILES_MAX)
+    seen = files.looked_at(os.path.abspath(path), names)
     newest = max(seen, key=lambda about: about[-1])
     if newest[-1] > (files.process_started_s() - files.CLOCKS_APART_S) * 1e9:
         return (f"{newest[0]} is younger than this process, which may have loaded what was there "
@@ -81,7 +81,7 @@ def _digest_of(paths: Iterable[pathlib.Path], more: str = "") -> str:
     reproducible, or copies keep no times, of the same time; its weights differ everywhere."""
     digest = hashlib.sha256(more.encode())
     for path in paths:
-        if not path.exists():
+        if not path.is_file():
             continue
         about = path.stat()
         digest.update(f"{path.name} {about.st_size}\n".encode())

@@ -181,6 +181,7 @@ class SchedulerRole(Role):
         """(tokens beyond the computed ones that a load would bring, whether it is asynchronous);
         None: ask again next step."""
         self.adapters.note(request)  # older versions do not tell of new requests
+        self.adapters.look(request)
         scheduler = self._make_half()
         if scheduler is None:
             return (None if self._awaits_layout else 0), False
@@ -216,6 +217,7 @@ class SchedulerRole(Role):
 
     def step(self, scheduler_output: Any) -> Step:
         """What the workers do this step."""
+        self.adapters.turn_ended()
         self._look_at_presence()
         step: Step = self._step_guarded(scheduler_output)
         step.sleep_count = self._sleep_count

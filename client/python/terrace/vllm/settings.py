@@ -44,11 +44,13 @@ class Settings:
     def of(cls, extra: Mapping[str, Any]) -> "Settings":
         """Of vLLM's dictionary, whose times are milliseconds. Raises ValueError, which names what
         cannot be read."""
-        read: Dict[str, Any] = {}
+        read: Dict[str, Any] = {"socket": None}
         for name, value in extra.items():
             if name not in _READERS:
                 logger.warning("terrace: kv_connector_extra_config has %r, which is no parameter%s",
                                name, _nearest(name))
+                continue
+            if value is None:
                 continue
             field, reader, what = _READERS[name]
             try:
@@ -56,9 +58,7 @@ class Settings:
             except (TypeError, ValueError, OverflowError) as error:
                 raise ValueError(f"kv_connector_extra_config: {name} is {value!r}: it is {what}"
                                  ) from error
-        given: Dict[str, Any] = {"socket": None}
-        given.update((field, value) for field, value in read.items() if value is not None)
-        return cls(**given)
+        return cls(**read)
 
 
 def _nearest(name: str) -> str:
@@ -86,19 +86,18 @@ def _as_it_is(value: Any) -> Any:
 # Of each parameter the field, what reads it, and what it may be; None is as if it was not there.
 _READERS: Dict[str, Tuple[str, Callable[[Any], Any], str]] = {
     "socket": ("socket", _as_it_is, "a path"),
-    "revision": ("revision", lambda value: None if value is None else str(value), "a text"),
+    "revision": ("revision", str, "a text"),
     "weights_version_file": ("weights_version_file", _as_it_is, "a path"),
     "timeout_ms": ("timeout_s", _seconds, "milliseconds"),
     "lookup_wait_ms": ("lookup_wait_s", _seconds, "milliseconds"),
     "load_timeout_ms": ("load_timeout_s", _seconds, "milliseconds"),
     "plugin_path": ("plugin_path", _as_it_is, "a path"),
-    "pinned_gib": ("pinned_bytes_max", lambda value: None if value is None
-                   else _count(float(value) * (1 << 30)), "GiB"),
+    "pinned_gib": ("pinned_bytes_max", lambda value: _count(float(value) * (1 << 30)), "GiB"),
     "copy_threads": ("copy_threads", _count, "a whole number"),
     "hbm": ("reads_hbm", bool, "true or false"),
     "codec": ("codec", lambda value: value or None, "a codec's name"),
     "head_units": ("head_units", _as_it_is, "a whole number"),
     "kv_events": ("kv_events", lambda value: value or None, "what kv_events may say"),
-    "tool_call_tokens": ("tool_call_tokens", lambda value: None if value is None
-                         else frozenset(int(each) for each in value), "numbers of tokens"),
+    "tool_call_tokens": ("tool_call_tokens",
+                         lambda value: frozenset(int(each) for each in value), "numbers of tokens"),
 }
