@@ -100,6 +100,7 @@ json DomainDocument(const DomainStats& domain) {
       {"named_pinned_blocks", domain.named_pinned_blocks},
       {"named_pinned_bytes", domain.named_pinned_bytes},
       {"match_requests", domain.match_requests},
+      {"pin_hints_dropped", domain.pin_hints_dropped},
       {"match_blocks_asked", domain.match_blocks_asked},
       {"match_blocks_hit", domain.match_blocks_hit},
       {"acquire_requests", domain.hits.requests},
