@@ -83,6 +83,7 @@ int Serve(const DaemonConfig& config, const ConfigSource& source) {
   return exit_code;
 }
 
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error with words (EFBIG)
 int Keep(const std::string& socket_path) {
   if (socket_path.empty()) {
     return Refuse("--keeper needs --socket, the daemon's keeper_socket", kExitUsage);

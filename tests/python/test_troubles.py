@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import pathlib
+import resource
 import signal
 import socket
 import struct
@@ -326,6 +327,43 @@ def test_a_hung_daemon_is_not_said_to_refuse(daemon):
     status, _, err = run_terrace("status", "--timeout-ms", "300", "--socket", daemon.socket)
     assert status == 1 and "last_error" not in err, err
     daemon.process.send_signal(signal.SIGCONT)
+
+
+def test_a_file_size_limit_below_a_slab_is_no_start_and_a_sentence():
+    limit = (80 * MIB, 80 * MIB)
+    with tempfile.TemporaryDirectory() as directory:
+        config = pathlib.Path(directory) / "t.toml"
+        config.write_text(f'[daemon]\ndram_bytes = "64MiB"\nsegment_bytes = "2MiB"\n'
+                          f'state_dir = "{directory}/state"\n[nvme]\n'
+                          f'paths = ["{directory}/drive"]\ncapacity_bytes = "256MiB"\n'
+                          f'slab_bytes = "128MiB"\n')
+        done = subprocess.run(
+            [os.environ["TERRACED"], "--config", config, "--socket", f"{directory}/t.sock"],
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit),
+            capture_output=True, text=True, check=False, timeout=LONG_S)
+        assert done.returncode == 1
+        assert "nvme.slab_bytes is 128MiB" in done.stderr and "LimitFSIZE" in done.stderr
+        _, out, _ = run_terrace(
+            "doctor", "--config", config, "--socket", f"{directory}/t.sock",
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
+        assert "file size" in out and "a slab file has 128.0 MiB" in " ".join(out.split()), out
+
+
+def test_a_file_size_limit_that_comes_later_does_not_end_the_daemon():
+    with tempfile.TemporaryDirectory() as directory:
+        daemon = Daemon(directory, f'state_dir = "{directory}/state"\n[nvme]\n'
+                                   f'paths = ["{directory}/drive"]\ncapacity_bytes = "64MiB"\n'
+                                   f'slab_bytes = "8MiB"\n')
+        try:
+            with connect(daemon) as client:
+                resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE, (MIB, MIB))
+                group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
+                keys = store(group, range(16 * 8))
+                eventually(lambda: look(daemon)[0]["conditions"])
+                assert daemon.process.poll() is None
+                assert group.match(keys).block_count == 8
+        finally:
+            daemon.stop()
 
 
 def test_what_engines_pin_is_told_beside_names(daemon, group):
