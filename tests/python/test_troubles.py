@@ -366,6 +366,42 @@ def test_a_file_size_limit_that_comes_later_does_not_end_the_daemon():
             daemon.stop()
 
 
+def test_a_configuration_whose_name_is_no_utf_8_is_told_of_all_the_same():
+    with tempfile.TemporaryDirectory() as directory:
+        daemon = Daemon(directory)
+        daemon.stop()
+        name = os.fsencode(directory) + b"/\xff\xfe.toml"
+        os.rename(daemon.config, name)
+        daemon.config = name
+        daemon.start()
+        try:
+            connect(daemon).close()
+            for words in (["get"], ["set", "daemon.log_level=debug"], ["reload"]):
+                status, out, err = run_terrace("config", *words, "--json", "--socket",
+                                               daemon.socket)
+                assert status == 0, out + err
+                assert json.loads(out).get("file", "\ufffd").count("\ufffd") > 0
+            assert daemon.process.poll() is None
+        finally:
+            daemon.stop()
+
+
+def test_a_daemon_that_runs_out_of_memory_does_not_say_that_it_cannot_start(daemon):
+    with terrace.Client(daemon.socket, default_timeout_s=1.0) as client:
+        client.wait_connected(LONG_S)
+        resource.prlimit(daemon.process.pid, resource.RLIMIT_AS, (MIB, MIB))
+        for name in range(100):
+            with contextlib.suppress(terrace.Unavailable, OSError):
+                group = client.open(terrace.SpaceGroup(f"group{name}", [SPACE]))
+                group.match(group.hash(range(16 * 20_000)))
+            if daemon.process.poll() is not None:
+                break
+    assert daemon.process.wait(LONG_S) == 1
+    said = daemon.log.read_text()
+    assert "terraced: ends while it serves: memory is short" in said, said
+    assert "cannot start" not in said, said
+
+
 def test_what_engines_pin_is_told_beside_names(daemon, group):
     assert run_terrace("pins", "--socket", daemon.socket)[1] == "nothing is pinned by name\n"
     keys = store(group, range(16 * 8))
