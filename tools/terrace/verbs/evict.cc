@@ -146,10 +146,12 @@ class EvictVerb : public Verb {
     options.flags = protocol::kKeysFlat;
     if (is_dry_run_) options.flags |= protocol::kEvictDryRun;
     if (has_subtree_ || is_all_) options.flags |= protocol::kEvictSubtree;
-    size_t first = 0;
+    // A chain's keys come head first, and a block that has a child stays: the last go first.
+    size_t left_count = keys.size();
     do {
-      const size_t count = std::min(keys.size() - first, kKeysPerEvictMax);
-      auto reply = client.Evict(GroupRef{}, std::span(keys).subspan(first, count), options);
+      const size_t count = std::min(left_count, kKeysPerEvictMax);
+      left_count -= count;
+      auto reply = client.Evict(GroupRef{}, std::span(keys).subspan(left_count, count), options);
       if (!reply.ok()) {
         const std::string done =
             total_.block_count == 0 ? "" : fmt::format(" (after {} blocks)", total_.block_count);
@@ -158,8 +160,7 @@ class EvictVerb : public Verb {
       total_.block_count += reply->block_count;
       total_.byte_count += reply->byte_count;
       total_.skipped_count += reply->skipped_count;
-      first += count;
-    } while (first < keys.size());
+    } while (left_count > 0);
     return kExitOk;
   }
 
