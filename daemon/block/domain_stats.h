@@ -57,6 +57,7 @@ struct DomainCounters {
   uint64_t demotions = 0, demotions_failed = 0;
   uint64_t device_blocks_served = 0;
   uint64_t requests_unserved = 0;  // while the domain was drained or bypassed
+  uint64_t pin_hints_dropped = 0;  // without an end, of who is no admin where admins are named
 };
 static_assert(std::is_trivially_copyable_v<DomainCounters>);
 

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "daemon/log/json_text.h"
 #include "daemon/persist/group_files.h"
 
 namespace terrace {
@@ -183,7 +184,7 @@ void OnlineFsck::TellAudit() {
                      post = options_.post](std::vector<std::string> lines) {
     post([this, number, lines = std::move(lines)] {
       if (question_ == nullptr || question_->number != number) return;
-      Answer(Status::Ok(), json{{"audit", lines}}.dump());
+      Answer(Status::Ok(), JsonText({{"audit", lines}}));
     });
   };
   if (options_.catalog->ReadAudit(protocol::kFsckAuditLinesMax, read)) return;
@@ -476,7 +477,7 @@ std::string OnlineFsck::DocumentOf() const {
   if (q.request.cursor == 0) {
     document["group_count"] = options_.copies->group_count(options_.domain_index);
   }
-  if (q.is_done) return document.dump();
+  if (q.is_done) return JsonText(document);
   uint64_t used = 0, quarantined = 0, corrupt = 0, busy = 0, records = 0;
   json problems = json::array();
   for (const Slot& slot : q.slots) {
@@ -506,7 +507,7 @@ std::string OnlineFsck::DocumentOf() const {
                    {"verified_count", q.found.member_count},
                    {"verified_bytes", q.found.read_bytes},
                    {"problems", std::move(problems)}});
-  return document.dump(-1, ' ', false, json::error_handler_t::replace);
+  return JsonText(document);
 }
 
 }  // namespace terrace

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "daemon/log/json_text.h"
 #include "daemon/telemetry/names.h"
 
 namespace terrace {
@@ -11,10 +12,6 @@ using nlohmann::json;
 
 constexpr double kUsPerS = 1e6;
 constexpr double kGibBytes = double{1 << 30};
-
-std::string Dump(const json& document) {
-  return document.dump(-1, ' ', false, json::error_handler_t::replace);
-}
 
 uint32_t DepthOf(std::span<const PrefixRun> runs, uint32_t number) {
   uint32_t depth = 0;
@@ -58,7 +55,8 @@ std::string StatusDocument(const std::vector<std::string>& domain_names, const P
   for (const protocol::HitRateCounts& minute : page.minutes) {
     minutes.push_back({minute.blocks_asked, DomainStats::BlocksHit(minute)});
   }
-  return "{\"domains\":" + Dump(domain_names) + ",\"minutes\":" + Dump(minutes) + ",\"status\":" +
+  return "{\"domains\":" + JsonText(domain_names) + ",\"minutes\":" + JsonText(minutes) +
+         ",\"status\":" +
          BriefStatsDocument(
              {.process = page.process, .domain = page.domain, .kv_events = page.kv_events}) +
          "}";
@@ -74,11 +72,11 @@ std::string PrefixesDocument(const PrefixRuns& survey, bool is_cut,
   for (const uint32_t number : BestPerByte(runs, kTopPrefixesShownMax)) {
     top.push_back(RunDocument(runs, number, groups));
   }
-  return Dump({{"block_count", survey.block_count()},
-               {"run_count", runs.size()},
-               {"is_cut", is_cut},
-               {"tree", std::move(tree)},
-               {"top", std::move(top)}});
+  return JsonText({{"block_count", survey.block_count()},
+                   {"run_count", runs.size()},
+                   {"is_cut", is_cut},
+                   {"tree", std::move(tree)},
+                   {"top", std::move(top)}});
 }
 
 SavedUsByGroup SavedUsOf(std::span<const DomainStats::GroupStats> groups) {

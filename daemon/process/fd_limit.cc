@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "daemon/config/config_text.h"
 #include "daemon/config/fd_needs.h"
 
 namespace terrace {
@@ -34,6 +35,18 @@ Status RaiseFdLimit(const DaemonConfig& config, uint64_t* fds_max, std::string* 
   }
   *fds_max = limit.rlim_cur;
   return Status::Ok();
+}
+
+Status CheckFileSizeLimit(const DaemonConfig& config, std::string* why) {
+  if (!config.nvme.is_on()) return Status::Ok();
+  rlimit limit{};
+  if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur >= config.nvme.slab_bytes) {
+    return Status::Ok();
+  }
+  *why = "nvme.slab_bytes is " + FormatBytes(config.nvme.slab_bytes) +
+         "; this process's file size limit (RLIMIT_FSIZE) is " + FormatBytes(limit.rlim_cur) +
+         ": raise it (LimitFSIZE=infinity, ulimit -f), or lower slab_bytes";
+  return Status(StatusCode::kIo, "RLIMIT_FSIZE", EFBIG);
 }
 
 }  // namespace terrace

@@ -1,4 +1,4 @@
-// How many files the daemon may have open.
+// How many files the daemon may have open, and how long they may be.
 #pragma once
 
 #include <cstdint>
@@ -13,5 +13,8 @@ namespace terrace {
 // size that the drives' tier may be given while the daemon runs. `*fds_max` is the limit then. Not
 // kOk: sessions alone would not fit; `*why` names the limit and the remedy.
 Status RaiseFdLimit(const DaemonConfig& config, uint64_t* fds_max, std::string* why);
+
+// kIo: this process may not make a file as long as a slab's; `*why` names the limit and the remedy.
+Status CheckFileSizeLimit(const DaemonConfig& config, std::string* why);
 
 }  // namespace terrace

@@ -24,11 +24,13 @@ Status FilteredEviction::Begin() {
                          .goes_again = !filter_.is_dry_run && !is_of_shared()},
                         WalkUse::kOperation);
   const bool is_all_of_groups = filter_.idle_us_min == 0 && !filter_.is_dry_run;
-  const bool is_about_shared = is_of_shared() || (filter_.is_shared && !has_tier());
-  if (!is_all_of_groups || !is_about_shared) return Status::Ok();
-  // All of them goes, from everywhere: with their keys nothing of them can be read any more.
-  if (!has_tier()) DestroyGroupKeys(d_, filter_.group_first, filter_.group_end);
-  // Of that nobody knows every block, so it is forgotten as a whole.
+  if (!is_all_of_groups || (has_tier() && !is_of_shared())) return Status::Ok();
+  // With their keys nothing of them can be read any more.
+  if (!has_tier() && filter_.is_shared) {
+    DestroyGroupKeys(d_, filter_.group_first, filter_.group_end);
+  }
+  // All of them goes, and of what the shared tier has nobody knows every block: it is forgotten as
+  // a whole.
   if (filter_.is_of_all_groups) {
     shared_.ForgetAll();
   } else {

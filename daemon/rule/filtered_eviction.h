@@ -22,7 +22,9 @@ struct EvictionFilter {
   uint64_t idle_us_min = 0;
   std::optional<protocol::TierKind> tier;  // none: every tier of this host
   bool is_dry_run = false;
-  bool is_shared = false;  // what the shared tier has of them goes, too
+  // What the shared tier has of these blocks goes, too. With neither an age nor a tier it goes
+  // whatever this says, and this has the groups' keys destroyed.
+  bool is_shared = false;
   bool is_of_all_groups = false;
 };
 

@@ -78,6 +78,11 @@ std::optional<RequestOutcome> AdminVerbs::Answer(const PeerIdentity& peer,
                    RefusalOfReader(VerbName(row->verb), context.uid));
     return RequestOutcome::kReply;
   }
+  // An engine goes on without it: refused, it would lose the blocks.
+  if (AreNamed() && !IsAdmin(peer.uid) && PinsForGood(*row, request.body())) {
+    request.DropPin();
+    store.operators().CountPinDropped(peer.domain_index);
+  }
   if (row->takes_new) {
     const ServingMode mode = store.operators().serving(peer.domain_index);
     if (mode == ServingMode::kServing) return std::nullopt;
@@ -120,10 +125,11 @@ bool AdminVerbs::IsAdmin(uint32_t uid) const {
   return admins.has_value() && std::ranges::find(*admins, uid) != admins->end();
 }
 
+bool AdminVerbs::AreNamed() const { return hooks_.admin_uids && hooks_.admin_uids().has_value(); }
+
 bool AdminVerbs::MayAsk(const VerbRow& row, const MessageBody& body, uint32_t uid) const {
   if (!IsForAdmins(row, body) || IsAdmin(uid)) return true;
-  const bool are_named = hooks_.admin_uids && hooks_.admin_uids().has_value();
-  return !are_named && row.is_open_unless_named;
+  return !AreNamed() && row.is_open_unless_named;
 }
 
 // An admin among the readers erases and pins as ever; nobody stores in memory that he may only

@@ -61,6 +61,7 @@ class AdminVerbs {
                                        Store& store, Request& request) const;
 
  private:
+  bool AreNamed() const;  // who the admins are, by the configuration
   bool IsAdmin(uint32_t uid) const;
   bool MayAsk(const VerbRow& row, const MessageBody& body, uint32_t uid) const;
   bool MayChange(const VerbRow& row, const MessageBody& body, const RequestContext& context) const;

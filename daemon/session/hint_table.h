@@ -1,5 +1,6 @@
 // Which verb takes which hint: the table of docs/PROTOCOL.md, Hints. A hint is honoured or refused
-// by name, never passed over.
+// by name, never passed over: but for a pin without an end of who is no admin, where the
+// configuration names admins. That is left out, and counted.
 //
 // Pure.
 #pragma once

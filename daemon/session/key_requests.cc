@@ -237,7 +237,7 @@ KeysQuery KeyRequests::NextQuery(const RequestContext& context, uint32_t key_cou
           .member_mask = keys_.member_mask,
           .parent = parent,
           .first_position = is_chain ? keys_.first_position + first : keys_.first_position,
-          .hints = keys_.hints,
+          .hints = frame_.Allowed(keys_.hints),
           .keys = step_keys_,
           .key_count_of_request = keys_.key_count,
           .last_key = last,

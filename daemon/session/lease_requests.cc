@@ -177,6 +177,7 @@ RequestOutcome LeaseRequests::StepCommit(const RequestContext& context, Store& s
     }
     const bool is_last = next_ + entry_count == commit.entry_count;
     protocol::CommitRequest part = commit;
+    part.hints = frame_.Allowed(commit.hints);
     part.entry_count = entry_count;
     part.flags = is_last && is_release ? protocol::kCommitRelease : 0;
     if (next_ > 0) part.hints.by_verb = 0;  // counted with the first step

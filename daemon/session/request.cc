@@ -53,6 +53,7 @@ Request::Outcome Request::Begin(Message message, const RequestContext& context) 
   Restart();
   frame_.verb = message.verb;
   frame_.id = message.request_id;
+  frame_.is_pin_dropped = false;
   frame_.body = std::move(message.body);
   const VerbRow* const row = FindVerb(frame_.verb);
   if (row != nullptr) worker_ = row->worker;

@@ -59,6 +59,8 @@ class Request {
   Outcome AnswerMiss(const RequestContext& context, std::string_view no_room) {
     return keys_.AnswerMiss(context, no_room);
   }
+  // It goes on without the pin that its hints ask for. REQUIRES: it has not been stepped.
+  void DropPin() { frame_.is_pin_dropped = true; }
 
   // Forgets the message. False if a long one has left it more memory than is worth keeping.
   bool Recycle();

@@ -70,8 +70,15 @@ struct RequestFrame {
     return head;
   }
 
+  // Those of this message, as far as its session may have them.
+  protocol::Hints Allowed(protocol::Hints hints) const {
+    if (is_pin_dropped) hints.flags &= static_cast<uint8_t>(~protocol::kHintPin);
+    return hints;
+  }
+
   protocol::Verb verb = protocol::Verb::kHello;
   uint64_t id = 0;
+  bool is_pin_dropped = false;  // its hints pin without an end, and who asks is no admin
   MessageBody body;
   Reply reply;
   std::string text;  // a refusal's sentence, or the document of Stats

@@ -8,6 +8,7 @@
 #include "terrace/protocol_introspection.h"
 #include "terrace/protocol_join.h"
 #include "terrace/protocol_operator.h"
+#include "terrace/protocol_retention.h"
 
 namespace terrace {
 namespace {
@@ -49,6 +50,21 @@ bool DecidesByTouch(const MessageBody& body) {
   const protocol::Hints& hints = keys.hints;
   return hints.ttl_s != 0 || hints.priority != protocol::kPriorityUnset ||
          (hints.flags & (protocol::kHintPin | protocol::kHintNoStore)) != 0;
+}
+// Where ttl_s is a time of the priority the blocks stay behind it.
+bool HavePinForGood(const protocol::Hints& hints) {
+  const bool has_end = hints.ttl_s != 0 && (hints.flags & protocol::kHintTtlOfPriority) == 0;
+  return (hints.flags & protocol::kHintPin) != 0 && !has_end;
+}
+bool PinsByReserve(const MessageBody& body) {
+  return HavePinForGood(HeadOf<protocol::KeysRequest>(body).hints);
+}
+bool PinsByCommit(const MessageBody& body) {
+  return HavePinForGood(HeadOf<protocol::CommitRequest>(body).hints);
+}
+bool PinsByTouch(const MessageBody& body) {
+  protocol::KeysRequest keys;
+  return body.Read(sizeof(protocol::TouchRequest), &keys) && HavePinForGood(keys.hints);
 }
 bool DecidesByNamedPin(const MessageBody& body) {
   return HeadOf<protocol::NamedPinRequest>(body).action != protocol::PinAction::kList;
@@ -126,12 +142,14 @@ constexpr VerbRow kRows[] = {
     {.verb = Verb::kTouch,
      .worker = VerbWorker::kLeases,
      .decides = DecidesByTouch,
+     .pins = PinsByTouch,
      .head_bytes = kHead<protocol::TouchRequest>,
      .has_tail = true,
      .key_flags = kFlat},
     {.verb = Verb::kReserve,
      .worker = VerbWorker::kKeys,
      .stores = true,
+     .pins = PinsByReserve,
      .head_bytes = kKeysHead,
      .has_tail = true,
      .reply_bytes = kHead<protocol::ReserveReply>,
@@ -141,6 +159,7 @@ constexpr VerbRow kRows[] = {
     {.verb = Verb::kCommit,
      .worker = VerbWorker::kLeases,
      .stores = true,
+     .pins = PinsByCommit,
      .head_bytes = kHead<protocol::CommitRequest>,
      .has_tail = true,
      .reply_bytes = kHead<protocol::CommitReply>,
@@ -301,6 +320,10 @@ bool IsForAdmins(const VerbRow& row, const MessageBody& body) {
 
 bool IsForWriters(const VerbRow& row, const MessageBody& body) {
   return row.stores || (row.decides != nullptr && row.decides(body));
+}
+
+bool PinsForGood(const VerbRow& row, const MessageBody& body) {
+  return row.pins != nullptr && row.pins(body);
 }
 
 std::string_view VerbName(Verb verb) { return VerbNameOr(verb, "unknown verb"); }

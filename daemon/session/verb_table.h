@@ -43,6 +43,8 @@ struct VerbRow {
   // Whether this request says what becomes of blocks, others' too: not for readers, but for admins
   // among them. Null: none does. REQUIRES: as `rules`.
   bool (*decides)(const MessageBody& body) = nullptr;
+  // Whether its hints pin without an end. Null: none does. REQUIRES: as `rules`.
+  bool (*pins)(const MessageBody& body) = nullptr;
   size_t head_bytes = 0;  // what a request's body begins with
   bool has_tail = false;  // more may follow; else the head is all of it
   // What an answer of kOk begins with, behind ReplyPrefix; 0: arrays, text, nothing, or one of two.
@@ -63,6 +65,8 @@ const VerbRow* FindVerb(protocol::Verb verb);
 bool IsForAdmins(const VerbRow& row, const MessageBody& body);
 // Whether the request is not for readers.
 bool IsForWriters(const VerbRow& row, const MessageBody& body);
+// Whether the request's hints pin blocks without an end.
+bool PinsForGood(const VerbRow& row, const MessageBody& body);
 std::string_view VerbName(protocol::Verb verb);
 
 }  // namespace terrace

@@ -3,6 +3,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "daemon/log/json_text.h"
+
 namespace terrace {
 
 DomainChecks::DomainChecks(const std::vector<std::unique_ptr<DomainNvme>>& domains,
@@ -49,8 +51,7 @@ void DomainChecks::Audit(const PeerIdentity& peer, const std::string& client_nam
     line["erased_bytes"] = erased.counts.byte_count;
   }
   if (!erased.filter.empty()) line["filter"] = erased.filter;
-  domains_[peer.domain_index]->catalog().KeepAudit(
-      line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  domains_[peer.domain_index]->catalog().KeepAudit(JsonText(line));
 }
 
 }  // namespace terrace

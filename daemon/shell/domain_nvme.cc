@@ -61,6 +61,7 @@ Status OpenFileBudget(const DaemonConfig& config, std::shared_ptr<FileBudget>* f
                       std::string* why) {
   uint64_t fds_max = 0;
   TERRACE_RETURN_IF_ERROR(RaiseFdLimit(config, &fds_max, why));
+  TERRACE_RETURN_IF_ERROR(CheckFileSizeLimit(config, why));
   const FdNeeds needs = FdNeedsOf(config);
   const uint64_t spare = fds_max - std::min(fds_max, needs.all());
   *files = std::make_shared<FileBudget>(FileBudget::Options{

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "daemon/log/json_text.h"
 #include "daemon/telemetry/names.h"
 #include "terrace/units.h"
 
@@ -115,7 +116,7 @@ std::string DomainQuotas::Document(const DaemonConfig& config, const Statistics&
     const bool has_limit = config.redis.capacity_bytes < kRedisBytesMax;
     capacities["redis"] = has_limit ? json(config.redis.capacity_bytes) : json();
   }
-  return json{{"capacity_bytes", std::move(capacities)}, {"domains", std::move(domains)}}.dump();
+  return JsonText({{"capacity_bytes", std::move(capacities)}, {"domains", std::move(domains)}});
 }
 
 }  // namespace terrace

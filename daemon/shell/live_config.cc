@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "daemon/config/config_text.h"
+#include "daemon/log/json_text.h"
 #include "daemon/socket/domain.h"
 
 namespace terrace {
@@ -180,7 +181,7 @@ Error LiveConfig::Get(const std::string& key, std::string* document) const {
     if (!key.empty()) rows.back()["meaning"] = std::string(entry.meaning);
   }
   if (!rows.empty()) {
-    *document = json{{"file", source_.path}, {"keys", std::move(rows)}}.dump();
+    *document = JsonText({{"file", source_.path}, {"keys", std::move(rows)}});
     return {};
   }
   // What a file with that key would be told.
@@ -253,7 +254,7 @@ Error LiveConfig::Set(const std::string& text, std::string* document) {
   const DaemonConfig before = config_;
   TERRACE_RETURN_IF_REFUSED(Take(std::move(wanted), file_slab_bytes_));
   set_keys_.insert(key);
-  *document = json{{"changed", Differences(before, config_, true, "from", "to")}}.dump();
+  *document = JsonText({{"changed", Differences(before, config_, true, "from", "to")}});
   return {};
 }
 
@@ -335,10 +336,9 @@ Error LiveConfig::Reload(const ConfigSource& source, std::string* document) {
                              {"running", Quoted(FormatBytes(config_.dram_bytes))},
                              {"file", Quoted(FormatBytes(file.dram_bytes))}});
   }
-  *document = json{{"file", source_.path},
-                   {"changed", Differences(before, config_, true, "from", "to")},
-                   {"needs_restart", std::move(needs_restart)}}
-                  .dump();
+  *document = JsonText({{"file", source_.path},
+                        {"changed", Differences(before, config_, true, "from", "to")},
+                        {"needs_restart", std::move(needs_restart)}});
   return {};
 }
 
@@ -352,14 +352,14 @@ void LiveConfig::TellTlsFiles(std::vector<RedisTlsFile> files, std::string* docu
   tls_files_ = std::move(files);
   json told = json::parse(*document);
   told["tls_files_taken"] = std::move(rows);
-  *document = told.dump();
+  *document = JsonText(told);
 }
 
 // Also those that are as they were: whatever could not be wrapped under them is tried again.
 void LiveConfig::TakeRings(KeyRings rings, std::string* document) {
   json told = json::parse(*document);
   told["keys_taken"] = KeysTaken(config_, rings_, rings);
-  *document = told.dump();
+  *document = JsonText(told);
   rings_ = std::move(rings);
   if (hooks_.take_rings) hooks_.take_rings(rings_);
 }

@@ -54,8 +54,36 @@ int ReadConfig(ConfigSource* source, DaemonConfig* config) {
   return loaded.ok() ? kExitOk : Refuse(loaded.sentence(), kExitUsage);
 }
 
+// What the exception says that is being handled, and what to do.
+std::string SentenceOfThrown() {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return "memory is short: free some, or raise this process's limit of it "
+           "(MemoryMax=, ulimit -v)";
+  } catch (const std::system_error& error) {
+    const bool is_thread = error.code() == std::errc::resource_unavailable_try_again;
+    return std::string(error.what()) + (is_thread ? ": a thread is not to be had; raise the limit "
+                                                    "of tasks (TasksMax=, ulimit -u)"
+                                                  : "");
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+// False: a thread is left that hangs. `*exit_code` is what the process ends with.
+bool Run(Shell& shell, int* exit_code) {
+  try {
+    return shell.Run();
+  } catch (const std::exception&) {
+    *exit_code = Refuse("ends while it serves: " + SentenceOfThrown(), kExitStart);
+    return true;
+  }
+}
+
 int Serve(const DaemonConfig& config, const ConfigSource& source) {
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error with words (EFBIG)
   std::string unconfined, confine_why;
   if (!ConfineFilesOf(config, &unconfined, &confine_why).ok()) {
     return Refuse(confine_why, kExitStart);
@@ -71,7 +99,7 @@ int Serve(const DaemonConfig& config, const ConfigSource& source) {
     Shell shell(config, source);
     std::string why;
     if (shell.Start(&why).ok()) {
-      if (!shell.Run()) {
+      if (!Run(shell, &exit_code)) {
         (void)StopLog();
         std::_Exit(kExitOk);
       }
@@ -154,19 +182,7 @@ int main(int argc, char** argv) {
   terrace::EndAtOnceOnSignals();
   try {
     return terrace::Main(argc, argv);
-  } catch (const std::bad_alloc&) {
-    return terrace::Refuse(
-        "cannot start: memory is short: free some, or raise this process's limit of it "
-        "(MemoryMax=, ulimit -v)",
-        terrace::kExitStart);
-  } catch (const std::system_error& error) {
-    const bool is_thread = error.code() == std::errc::resource_unavailable_try_again;
-    return terrace::Refuse("cannot start: " + std::string(error.what()) +
-                               (is_thread ? ": a thread is not to be had; raise the limit of tasks "
-                                            "(TasksMax=, ulimit -u)"
-                                          : ""),
-                           terrace::kExitStart);
-  } catch (const std::exception& error) {
-    return terrace::Refuse("cannot start: " + std::string(error.what()), terrace::kExitStart);
+  } catch (const std::exception&) {
+    return terrace::Refuse("cannot start: " + terrace::SentenceOfThrown(), terrace::kExitStart);
   }
 }

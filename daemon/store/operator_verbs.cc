@@ -638,6 +638,10 @@ void OperatorVerbs::CountUnserved(uint32_t domain_index) {
   ++store_.at(domain_index).domain.counters.requests_unserved;
 }
 
+void OperatorVerbs::CountPinDropped(uint32_t domain_index) {
+  ++store_.at(domain_index).domain.counters.pin_hints_dropped;
+}
+
 void OperatorVerbs::AddLeft(uint32_t domain_index, protocol::DrainReply* reply) const {
   const DomainRooms& rooms = store_.at(domain_index);
   const CacheDomain& domain = rooms.domain;

@@ -196,6 +196,8 @@ class OperatorVerbs {
   void SetServing(uint32_t domain_index, protocol::ServingMode mode);
   // A request was answered without being served, as the mode wants it.
   void CountUnserved(uint32_t domain_index);
+  // A request went on without the pin that its hints asked for.
+  void CountPinDropped(uint32_t domain_index);
   // What is left of what the domain took: fills in the counts, and whether the store has nothing to
   // do for it.
   void AddLeft(uint32_t domain_index, protocol::DrainReply* reply) const;

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "daemon/log/json_text.h"
 #include "daemon/log/log.h"
 #include "daemon/telemetry/conditions.h"
 #include "daemon/telemetry/names.h"
@@ -99,6 +100,7 @@ json DomainDocument(const DomainStats& domain) {
       {"engine_pinned_bytes", domain.engine_pinned_bytes},
       {"named_pinned_blocks", domain.named_pinned_blocks},
       {"named_pinned_bytes", domain.named_pinned_bytes},
+      {"pin_hints_dropped", domain.pin_hints_dropped},
       {"match_requests", domain.match_requests},
       {"match_blocks_asked", domain.match_blocks_asked},
       {"match_blocks_hit", domain.match_blocks_hit},
@@ -368,11 +370,6 @@ json DocumentOf(const StatsInput& input) {
   return document;
 }
 
-// Names that clients chose may hold bytes that are no UTF-8; they must not stop the document.
-std::string Dump(const json& document) {
-  return document.dump(-1, ' ', false, json::error_handler_t::replace);
-}
-
 // A group as text, for a domain may have thousands: values of a JSON library cost ten times that.
 void AppendGroup(const DomainStats::GroupStats& group, std::string* text) {
   const auto add = [text](std::string_view name, uint64_t number) {
@@ -381,7 +378,7 @@ void AppendGroup(const DomainStats::GroupStats& group, std::string* text) {
     *text += "\":";
     *text += std::to_string(number);
   };
-  *text += "{\"name\":" + Dump(group.name);
+  *text += "{\"name\":" + JsonText(group.name);
   *text += ",\"id\":\"" + ToHex(group.id) + '"';
   add("member_count", group.member_count);
   add("block_tokens", group.block_tokens);
@@ -437,11 +434,11 @@ std::string StatsDocument(const StatsInput& input, const std::vector<SessionSumm
   for (const SessionSummary& session : sessions) {
     document["sessions"].push_back(SessionDocument(session));
   }
-  return WithGroups(Dump(document), input.domain.groups);
+  return WithGroups(JsonText(document), input.domain.groups);
 }
 
 std::string BriefStatsDocument(const StatsInput& input) {
-  return WithGroups(Dump(DocumentOf(input)), input.domain.groups);
+  return WithGroups(JsonText(DocumentOf(input)), input.domain.groups);
 }
 
 }  // namespace terrace

@@ -20,13 +20,16 @@ static_assert(kVerbEvictWhere > kVerbConfig && kVerbLast == kVerbDiagnose);
 
 // ---- EvictWhere -----------------------------------------------------------------------------
 inline constexpr uint32_t kEvictWhereDryRun = 1;
-inline constexpr uint32_t kEvictWhereShared = 2;  // what the shared tier has of them goes, too
+// What the shared tier has of them goes, too. Where neither a tier nor an age is named it goes
+// without this, and this destroys the groups' encryption keys.
+inline constexpr uint32_t kEvictWhereShared = 2;
 inline constexpr uint8_t kEvictWhereAllTiers = 255;
 // A filter is refused where its age is beyond this: 100 years.
 inline constexpr uint64_t kEvictWhereIdleMsMax = uint64_t{36'525} * 24 * 3'600 * 1'000;
 
 // Body: EvictWhereRequest. Reply body: EvictReply; `block_count` counts copies where a tier is
-// named. Of tier kRedis without an age all of the groups is forgotten there, which nobody counts.
+// named. Of tier kRedis, or of all tiers, without an age all of the groups is forgotten there,
+// which nobody counts.
 struct EvictWhereRequest {
   GroupId group;             // zero: every group of the domain
   uint64_t idle_ms_min = 0;  // only what was last used so long ago

@@ -1,4 +1,5 @@
 """`terrace evict` by filters, `log`, `pin`, `warm`, `export` and `import`, of live daemons."""
+import contextlib
 import json
 import os
 import pathlib
@@ -14,7 +15,7 @@ import pytest
 
 import terrace
 
-from conftest import (Daemon, SPACE, block_bytes, connect, run_terrace, store, terrace_path,
+from conftest import (LONG_S, Daemon, SPACE, block_bytes, connect, run_terrace, store, terrace_path,
                       wait_until_free)
 
 SECONDS = 1_000
@@ -88,6 +89,22 @@ def test_evict_refuses_what_it_cannot_mean(daemon, group):
     assert "domain 'default', not 'chat'" in errors and "--socket" in errors
     assert run_terrace("evict", "--tier", "tape", "--yes", "--socket", daemon.socket)[0] == 2
     assert run_terrace("evict", "0" * 32, "--tier", "dram", "--socket", daemon.socket)[0] == 2
+
+
+def test_evict_by_more_keys_than_a_request_takes_leaves_none(client, daemon):
+    small = client.open(terrace.SpaceGroup("small", [terrace.Space(
+        model="small", revision="r1", dtype="bf16", layout="nhd", layers=2, kv_heads=1,
+        head_size=64, block_tokens=16, part_bytes=(2000, 2000))]))
+    count = 4200  # 4,096 are a request
+    keys = small.hash(range(16 * count))
+    deadline = time.monotonic() + LONG_S
+    while small.match(keys).block_count < count:  # memory comes bit by bit
+        assert time.monotonic() < deadline
+        with contextlib.suppress(terrace.NoSpace), small.reserve(keys) as lease:
+            lease.write([bytes(4000)] * count)
+            lease.commit()
+    done = ask(daemon, "evict", *(f"{key.high:016x}{key.low:016x}" for key in keys), "--yes")
+    assert (done["block_count"], done["skipped_count"]) == (count, 0)
 
 
 class OldDaemon:

@@ -429,6 +429,36 @@ def test_redis_gets_cipher_text_which_only_hosts_with_the_key_read():
         assert hits(start("third", old), 1) == BLOCKS
 
 
+def test_a_group_leaves_with_what_only_redis_has_of_it_and_its_key_stays():
+    with tempfile.TemporaryDirectory() as directory, redis_server(directory), \
+            host(new_key(), f'[redis]\nendpoints = ["unix:{directory}/redis.sock"]\n'
+                            'absence_ms = 1\n') as one, connect(one.daemon) as client:
+        def evict(*words):
+            status, out, err = run_terrace("evict", *words, "--yes", "--socket",
+                                           one.daemon.socket)
+            assert status == 0, out + err
+
+        wait_for(lambda: client.stats()["redis"]["is_ready"])
+        store(client, 1)
+        wait_for(lambda: client.stats()["redis"]["stores_done"] == BLOCKS)
+        (name,) = [*(one.drive / "d" / "keys").iterdir()]
+        wrapped = name.read_bytes()[:128]
+        # An age, however short, is a filter: what Redis has stays.
+        evict("--older-than", "0s")
+        assert client.stats()["domain"]["block_count"] == 0
+        assert hits(client, 1) == BLOCKS
+        evict("--older-than", "0s", "--everywhere", "--dry-run")
+        evict("--older-than", "0s")
+        evict("--all", "--group", "tiny", "--dry-run")
+        assert hits(client, 1) == BLOCKS
+        evict("--older-than", "0s")
+        evict("--all", "--group", "tiny")
+        assert hits(client, 1) == 0
+        assert name.read_bytes()[:128] == wrapped
+        store(client, 2)
+        assert hits(client, 2) == BLOCKS
+
+
 def test_drives_in_another_order_and_a_new_one_in_front_lose_no_key_and_keep_none():
     with host(new_key()) as one:
         paths = {name: one.directory / name for name in "abc"}

@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import pathlib
+import resource
 import signal
 import socket
 import struct
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import termios
+import threading
 import time
 import urllib.request
 
@@ -327,6 +329,139 @@ def test_a_hung_daemon_is_not_said_to_refuse(daemon):
     status, _, err = run_terrace("status", "--timeout-ms", "300", "--socket", daemon.socket)
     assert status == 1 and "last_error" not in err, err
     daemon.process.send_signal(signal.SIGCONT)
+
+
+class SlowDaemon:
+    """Answers so many Hellos and then nothing; with the last of them a Fsck, if `is_done`."""
+
+    def __init__(self, directory, hello_count, is_done):
+        self.socket = str(pathlib.Path(directory) / "slow.sock")
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(self.socket)
+        self.listener.listen(8)
+        self.hello_count = hello_count
+        self.is_done = is_done
+        self.peers = []  # they stay open
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                self.peers.append(self.listener.accept()[0])
+                threading.Thread(target=self.serve, args=[self.peers[-1]], daemon=True).start()
+
+    def serve(self, peer):
+        while len(head := peer.recv(16, socket.MSG_WAITALL)) == 16:
+            size, version, verb, _, number = struct.unpack("<IBBHQ", head)
+            peer.recv(size - 16, socket.MSG_WAITALL)
+            body = bytes(296)
+            if verb == 1:
+                self.hello_count -= 1
+                if self.hello_count < 0:
+                    return
+            else:
+                eventually(lambda: self.hello_count <= 0)
+                if not self.is_done:
+                    return
+                body = b'{"is_done": true, "group_count": 0}'
+            body = struct.pack("<QB3xi", 7, 0, 0) + body
+            peer.sendall(struct.pack("<IBBHQ", 16 + len(body), version, verb, 0, number) + body)
+
+
+def test_a_check_of_a_daemon_that_hangs_ends(daemon):
+    daemon.process.send_signal(signal.SIGSTOP)
+    status, _, err = run_terrace("fsck", "--online", "--socket", daemon.socket)
+    assert status == 2
+    assert "no handshake with the daemon" in err and "within 5000 ms" in err, err
+    daemon.process.send_signal(signal.SIGCONT)
+
+
+def test_a_check_waits_for_a_slow_drive_and_not_for_a_daemon_that_came_to_hang():
+    with tempfile.TemporaryDirectory() as directory:
+        slow = SlowDaemon(directory, 4, True)
+        status, out, err = run_terrace("fsck", "--online", "--timeout-ms", "200", "--socket",
+                                       slow.socket)
+        assert status == 0 and "clean" in out, out + err
+        slow.listener.close()
+    with tempfile.TemporaryDirectory() as directory:
+        slow = SlowDaemon(directory, 2, False)
+        status, _, err = run_terrace("fsck", "--online", "--timeout-ms", "200", "--socket",
+                                     slow.socket)
+        assert status == 2 and "did not answer within 200 ms" in err, err
+        slow.listener.close()
+
+
+def test_a_file_size_limit_below_a_slab_is_no_start_and_a_sentence():
+    limit = (80 * MIB, 80 * MIB)
+    with tempfile.TemporaryDirectory() as directory:
+        config = pathlib.Path(directory) / "t.toml"
+        config.write_text(f'[daemon]\ndram_bytes = "64MiB"\nsegment_bytes = "2MiB"\n'
+                          f'state_dir = "{directory}/state"\n[nvme]\n'
+                          f'paths = ["{directory}/drive"]\ncapacity_bytes = "256MiB"\n'
+                          f'slab_bytes = "128MiB"\n')
+        done = subprocess.run(
+            [os.environ["TERRACED"], "--config", config, "--socket", f"{directory}/t.sock"],
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit),
+            capture_output=True, text=True, check=False, timeout=LONG_S)
+        assert done.returncode == 1
+        assert "nvme.slab_bytes is 128MiB" in done.stderr and "LimitFSIZE" in done.stderr
+        _, out, _ = run_terrace(
+            "doctor", "--config", config, "--socket", f"{directory}/t.sock",
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
+        assert "file size" in out and "a slab file has 128.0 MiB" in " ".join(out.split()), out
+
+
+def test_a_file_size_limit_that_comes_later_does_not_end_the_daemon():
+    with tempfile.TemporaryDirectory() as directory:
+        daemon = Daemon(directory, f'state_dir = "{directory}/state"\n[nvme]\n'
+                                   f'paths = ["{directory}/drive"]\ncapacity_bytes = "64MiB"\n'
+                                   f'slab_bytes = "8MiB"\n')
+        try:
+            with connect(daemon) as client:
+                resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE, (MIB, MIB))
+                group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
+                keys = store(group, range(16 * 8))
+                eventually(lambda: look(daemon)[0]["conditions"])
+                assert daemon.process.poll() is None
+                assert group.match(keys).block_count == 8
+        finally:
+            daemon.stop()
+
+
+def test_a_configuration_whose_name_is_no_utf_8_is_told_of_all_the_same():
+    with tempfile.TemporaryDirectory() as directory:
+        daemon = Daemon(directory)
+        daemon.stop()
+        name = os.fsencode(directory) + b"/\xff\xfe.toml"
+        os.rename(daemon.config, name)
+        daemon.config = name
+        daemon.start()
+        try:
+            connect(daemon).close()
+            for words in (["get"], ["set", "daemon.log_level=debug"], ["reload"]):
+                status, out, err = run_terrace("config", *words, "--json", "--socket",
+                                               daemon.socket)
+                assert status == 0, out + err
+                assert json.loads(out).get("file", "\ufffd").count("\ufffd") > 0
+            assert daemon.process.poll() is None
+        finally:
+            daemon.stop()
+
+
+def test_a_daemon_that_runs_out_of_memory_does_not_say_that_it_cannot_start(daemon):
+    with terrace.Client(daemon.socket, default_timeout_s=1.0) as client:
+        client.wait_connected(LONG_S)
+        resource.prlimit(daemon.process.pid, resource.RLIMIT_AS, (MIB, MIB))
+        for name in range(100):
+            with contextlib.suppress(terrace.Unavailable, OSError):
+                group = client.open(terrace.SpaceGroup(f"group{name}", [SPACE]))
+                group.match(group.hash(range(16 * 20_000)))
+            if daemon.process.poll() is not None:
+                break
+    assert daemon.process.wait(LONG_S) == 1
+    said = daemon.log.read_text()
+    assert "terraced: ends while it serves: memory is short" in said, said
+    assert "cannot start" not in said, said
 
 
 def test_what_engines_pin_is_told_beside_names(daemon, group):

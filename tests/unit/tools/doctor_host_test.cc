@@ -228,6 +228,28 @@ TEST(DoctorProcess, OpenFilesAreHeldAgainstSlabFiles) {
   EXPECT_THAT(under("3327").meaning, HasSubstr("refuses to start"));
 }
 
+TEST(DoctorProcess, FileSizesAreHeldAgainstSlabFiles) {
+  FakeHost host;
+  Subject subject = host.Make();
+  EXPECT_TRUE(CheckFileSize(subject).empty()) << "without drives";
+  subject.config.nvme.paths = {"/mnt/d"};
+  subject.config.nvme.slab_bytes = 128 * kMiB;
+  EXPECT_EQ(CheckFileSize(subject)[0].level, kOk);
+  host.Write("/proc/self/limits", FakeHost::Limits("0", "524288", "0", "83886080"));
+  EXPECT_EQ(CheckFileSize(subject)[0].level, kWarning);
+  subject.pid = 77;
+  host.Write("/proc/77/limits", FakeHost::Limits("0", "524288", "0", "83886080"));
+  const Finding low = CheckFileSize(subject)[0];
+  EXPECT_EQ(low.level, kProblem);
+  EXPECT_THAT(low.found, HasSubstr("80.0 MiB of the daemon (pid 77); a slab file has 128.0 MiB"));
+  EXPECT_THAT(low.remedy, HasSubstr("LimitFSIZE=infinity"));
+  host.Write("/proc/77/limits", FakeHost::Limits("0", "524288", "0", "134217728"));
+  EXPECT_EQ(CheckFileSize(subject)[0].level, kOk);
+  bool is_examined = false;
+  for (const Finding& finding : Examine(subject)) is_examined |= finding.check == "file size";
+  EXPECT_TRUE(is_examined);
+}
+
 TEST(DoctorProcess, LimitsThatCannotBeReadAreNoted) {
   FakeHost host;
   host.Remove("/proc/self/limits");

@@ -36,8 +36,11 @@ class FakeHost : public HostCalls {
   ~FakeHost() override { std::filesystem::remove_all(root_); }
 
   static std::string Limits(const std::string& locked, const std::string& files,
-                            const std::string& cores) {
+                            const std::string& cores, const std::string& file_bytes = "unlimited") {
     return "Limit                     Soft Limit           Hard Limit           Units     \n"
+           "Max file size             " +
+           file_bytes + "  " + file_bytes +
+           "  bytes\n"
            "Max core file size        " +
            cores + "  " + cores +
            "  bytes\n"

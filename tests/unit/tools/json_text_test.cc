@@ -62,5 +62,10 @@ TEST(JsonText, StatsOfAnyDepthAreRefusedAndNotBuilt) {
   EXPECT_EQ(why, "is no JSON object");
 }
 
+TEST(JsonText, BytesThatAreNoUtf8AreReplaced) {
+  EXPECT_EQ(JsonText({{"file", "/a\xff\xfe"}}), "{\"file\":\"/a\xef\xbf\xbd\xef\xbf\xbd\"}");
+  EXPECT_EQ(JsonText({{"a", 1}}, 2), "{\n  \"a\": 1\n}");
+}
+
 }  // namespace
 }  // namespace terrace::tools

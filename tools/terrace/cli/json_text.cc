@@ -50,4 +50,8 @@ nlohmann::json ParseJson(std::string_view text, std::string* why) {
   }
 }
 
+std::string JsonText(const nlohmann::json& document, int indent) {
+  return document.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 }  // namespace terrace::tools

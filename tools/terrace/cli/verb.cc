@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "src/printable_text.h"
+#include "tools/terrace/cli/json_text.h"
 #include "tools/terrace/cli/refusal.h"
 
 namespace terrace::tools {
@@ -198,8 +199,7 @@ ExitCode FinishOutput(std::FILE* out, ExitCode exit_code) {
 
 void PrintJson(const nlohmann::json& document) {
   constexpr int kIndent = 2;
-  const std::string text =
-      document.dump(kIndent, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  const std::string text = JsonText(document, kIndent) + "\n";
   std::fwrite(text.data(), 1, text.size(), stdout);
 }
 

@@ -23,7 +23,8 @@ Finding CheckSharedMemory(const Subject& subject);
 // (process_checks.cc) ----
 Finding CheckLockedMemory(const Subject& subject);
 Finding CheckOpenFiles(const Subject& subject);
-std::vector<Finding> CheckCores(const Subject& subject);  // none without a daemon
+std::vector<Finding> CheckFileSize(const Subject& subject);  // none without drives
+std::vector<Finding> CheckCores(const Subject& subject);     // none without a daemon
 
 // ---- what the configuration names (config_checks.cc, drive_checks.cc) ----
 Finding CheckConfig(const Subject& subject);

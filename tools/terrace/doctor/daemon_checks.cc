@@ -195,7 +195,7 @@ std::vector<Finding> Examine(const Subject& subject) {
       CheckHugePages(subject),    CheckSharedMemory(subject), CheckRing(subject),
       CheckLockedMemory(subject), CheckOpenFiles(subject),    CheckGpu(subject),
       CheckSocket(subject)};
-  for (const auto check : {CheckDaemon, CheckCores}) {
+  for (const auto check : {CheckDaemon, CheckFileSize, CheckCores}) {
     for (Finding& finding : check(subject)) all.push_back(std::move(finding));
   }
   // Of defaults there are none.

@@ -127,6 +127,25 @@ Finding CheckOpenFiles(const Subject& subject) {
   return finding;
 }
 
+std::vector<Finding> CheckFileSize(const Subject& subject) {
+  const NvmeConfig& nvme = subject.config.nvme;
+  const auto seen = LimitSeen(subject, "Max file size");
+  if (!nvme.is_on() || !seen) return {};
+  Finding finding{.check = "file size"};
+  finding.found = fmt::format("{} {}; a slab file has {}", AmountOf(seen->limit.soft), seen->who,
+                              FormatBytes(nvme.slab_bytes));
+  if (seen->limit.soft >= nvme.slab_bytes) return {finding};
+  finding.level = seen->is_daemon ? FindingLevel::kProblem : FindingLevel::kWarning;
+  finding.meaning =
+      "With this limit and configuration terraced refuses to start; where it came later, the "
+      "drives' tier makes no more files.";
+  finding.remedy =
+      fmt::format("{}, or a lower nvme.slab_bytes",
+                  seen->is_daemon ? "systemctl edit terraced: [Service] LimitFSIZE=infinity"
+                                  : "ulimit -f unlimited");
+  return {finding};
+}
+
 std::vector<Finding> CheckCores(const Subject& subject) {
   if (!subject.pid) return {};
   Finding finding{.check = "cores"};

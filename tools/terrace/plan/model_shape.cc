@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "tools/terrace/cli/json_text.h"
+
 namespace terrace::tools {
 namespace {
 
@@ -42,7 +44,7 @@ std::string Told(const json& value) {
   if (value.is_string() && value.get_ref<const std::string&>().size() > kToldBytesMax) {
     return fmt::format("a text of {} bytes", value.get_ref<const std::string&>().size());
   }
-  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+  return JsonText(value);
 }
 
 // Reads fields until one is wrong, and keeps the first sentence.

@@ -14,6 +14,7 @@
 #include "daemon/config/config_text.h"
 #include "src/build_version.h"
 #include "tools/terrace/cli/admin_requests.h"
+#include "tools/terrace/cli/json_text.h"
 #include "tools/terrace/cli/text_table.h"
 #include "tools/terrace/doctor/checks.h"
 #include "tools/terrace/doctor/gather.h"
@@ -138,8 +139,7 @@ class DebugDumpVerb : public Verb {
   }
 
   ExitCode Write(const json& dump) const {
-    const std::string text =
-        WithoutLogins(dump.dump(1, ' ', false, json::error_handler_t::replace) + "\n");
+    const std::string text = WithoutLogins(JsonText(dump, 1) + "\n");
     if (path_ == "-") {
       PrintText(text);
       return kExitOk;

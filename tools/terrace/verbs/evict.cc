@@ -2,7 +2,6 @@
 // name.
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <unordered_set>
 
 #include "tools/terrace/cli/admin_link.h"
 #include "tools/terrace/cli/admin_requests.h"
@@ -75,6 +74,8 @@ class EvictVerb : public Verb {
     if (!age_text_.empty() && !ParseAge(age_text_, &filter_.idle_ms_min)) {
       return Usage(WhyNoAge("--older-than", age_text_));
     }
+    // 0 names no age: everything, and what Redis has of it.
+    if (!age_text_.empty()) filter_.idle_ms_min = std::max(filter_.idle_ms_min, uint64_t{1});
     std::vector<BlockKey> keys(key_texts_.size());
     for (size_t i = 0; i < keys.size(); ++i) {
       if (!ParseKeyArgument(key_texts_[i], &keys[i])) return kExitUsage;
@@ -87,15 +88,10 @@ class EvictVerb : public Verb {
       if (answer != kExitOk) return answer;
     }
     if (!domain_.empty() && !IsRightDomain()) return kExitFailed;
-    if (is_filtered || is_by_key_) return EvictFiltered();
+    if (is_filtered || is_by_key_ || !group_.empty()) return EvictFiltered();
     std::unique_ptr<Client> client = ConnectOrExplain(address_);
     if (client == nullptr) return kExitFailed;
-    if (!group_.empty() && !FindGroupRoots(*client, &keys)) return kExitFailed;
-    const bool is_group_empty = !group_.empty() && keys.empty();
-    if (!is_group_empty) {
-      if (ExitCode outcome = Evict(*client, keys); outcome != kExitOk) return outcome;
-    }
-    if (!group_.empty() && !is_dry_run_ && !EvictUnlisted()) return kExitFailed;
+    if (ExitCode outcome = Evict(*client, keys); outcome != kExitOk) return outcome;
     Report();
     return kExitOk;
   }
@@ -135,7 +131,7 @@ class EvictVerb : public Verb {
     }
     if (!tier_.empty()) filter_.tier = static_cast<uint8_t>(TierNamed(tier_));
     if (is_dry_run_) filter_.flags |= protocol::kEvictWhereDryRun;
-    // All of a group, everywhere, takes its key along.
+    // With neither a tier nor an age it means the groups' keys: what Redis has goes without it.
     if (is_everywhere_ || is_by_key_) filter_.flags |= protocol::kEvictWhereShared;
     const auto reply = AskEvictWhere(*link, filter_);
     if (!reply) return kExitFailed;
@@ -144,46 +140,18 @@ class EvictVerb : public Verb {
     return kExitOk;
   }
 
-  // Keys are chained from the group's id, so those of one group name blocks of no other: evicting
-  // the subtrees of its roots evicts the group and nothing else.
-  bool FindGroupRoots(Client& client, std::vector<BlockKey>* roots) {
-    std::optional<StatsView> stats = FetchStats(client, address_.deadline_us());
-    if (!stats) return false;
-    ListingQuery query{.deadline_us = address_.deadline_us()};
-    query.group = FindGroup(*stats, group_);
-    if (!query.group) return false;
-    filter_.group = *query.group;
-    std::optional<Listing> listing = FetchListing(client, query);
-    if (!listing) return false;
-    std::unordered_set<BlockKey> resident;
-    for (const auto& entry : listing->entries) resident.insert(entry.key);
-    for (const auto& entry : listing->entries) {
-      if (!resident.contains(entry.parent)) roots->push_back(entry.key);
-    }
-    return true;
-  }
-
-  // What the daemon keeps of the group and cannot serve now hangs below no root of the listing.
-  bool EvictUnlisted() {
-    const auto link = AdminLink::Open(address_);
-    if (link == nullptr) return false;
-    const auto reply = AskEvictWhere(*link, filter_);
-    if (!reply) return false;
-    total_.block_count += reply->block_count;
-    total_.byte_count += reply->byte_count;
-    return true;
-  }
-
   ExitCode Evict(Client& client, const std::vector<BlockKey>& keys) {
     RequestOptions options;
     options.deadline_us = address_.deadline_us();
     options.flags = protocol::kKeysFlat;
     if (is_dry_run_) options.flags |= protocol::kEvictDryRun;
     if (has_subtree_ || is_all_) options.flags |= protocol::kEvictSubtree;
-    size_t first = 0;
+    // A chain's keys come head first, and a block that has a child stays: the last go first.
+    size_t left_count = keys.size();
     do {
-      const size_t count = std::min(keys.size() - first, kKeysPerEvictMax);
-      auto reply = client.Evict(GroupRef{}, std::span(keys).subspan(first, count), options);
+      const size_t count = std::min(left_count, kKeysPerEvictMax);
+      left_count -= count;
+      auto reply = client.Evict(GroupRef{}, std::span(keys).subspan(left_count, count), options);
       if (!reply.ok()) {
         const std::string done =
             total_.block_count == 0 ? "" : fmt::format(" (after {} blocks)", total_.block_count);
@@ -192,8 +160,7 @@ class EvictVerb : public Verb {
       total_.block_count += reply->block_count;
       total_.byte_count += reply->byte_count;
       total_.skipped_count += reply->skipped_count;
-      first += count;
-    } while (first < keys.size());
+    } while (left_count > 0);
     return kExitOk;
   }
 

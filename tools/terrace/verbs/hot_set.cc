@@ -18,6 +18,7 @@
 #include "src/printable_text.h"
 #include "tools/terrace/cli/admin_requests.h"
 #include "tools/terrace/cli/block_listing.h"
+#include "tools/terrace/cli/json_text.h"
 #include "tools/terrace/cli/text_table.h"
 #include "tools/terrace/content/hot_export.h"
 #include "tools/terrace/content/hot_file.h"
@@ -218,7 +219,7 @@ class ExportVerb : public Verb {
     if (lost_count > 0) {
       text += fmt::format("{} blocks left the cache before their turn\n", FormatCount(lost_count));
     }
-    if (is_json_) text = document.dump(2) + "\n";
+    if (is_json_) text = JsonText(document, 2) + "\n";
     std::fputs(PrintableText(text, LineFeeds::kKept).c_str(), path_ == "-" ? stderr : stdout);
   }
 

@@ -10,6 +10,7 @@
 #include "terrace/protocol_admin.h"
 #include "terrace/protocol_introspection.h"
 #include "terrace/protocol_operator.h"
+#include "terrace/protocol_retention.h"
 #include "unit/daemon/session/session_harness.h"
 
 namespace terrace::test {
@@ -186,6 +187,42 @@ TEST_F(Admins, WithNamesOthersRuleOverTheirOwnBlocksAlone) {
   const SessionId session = world_.AttachAs(kNobody);
   const protocol::ResetRequest reset{.group_handle = world_.Open(session, "g")};
   EXPECT_EQ(world_.Call(session, Verb::kReset, BytesOf(reset)).status(), StatusCode::kOk);
+}
+
+TEST_F(Admins, WithNamesHintsOfOthersPinWithAnEndAlone) {
+  using protocol::Hints;
+  const Hints nothing;
+  const Hints for_good{.flags = protocol::kHintPin};
+  const Hints with_end{.ttl_s = 60, .flags = protocol::kHintPin};
+  const Hints of_priority{
+      .ttl_s = 60, .priority = 50, .flags = protocol::kHintPin | protocol::kHintTtlOfPriority};
+  const auto pinned_by = [&](uint32_t uid, const Hints& reserve, const Hints& commit,
+                             const Hints& touch) {
+    static uint64_t prompt = 100;
+    const SessionId session = world_.AttachAs(uid);
+    const uint32_t group = world_.Open(session, "g");
+    const std::vector<BlockKey> keys = MakeKeys(1, ++prompt);
+    const uint64_t pinned_before = world_.Stats().engine_pinned_blocks;
+    EXPECT_EQ(world_.StoreBlocks(session, group, keys, {.reserve = reserve, .commit = commit}), 1u);
+    std::vector<std::byte> body(sizeof(protocol::TouchRequest));
+    const std::vector<std::byte> named = world_.KeysBody(group, keys, 0, touch);
+    body.insert(body.end(), named.begin(), named.end());
+    EXPECT_EQ(world_.Call(session, Verb::kTouch, body).status(), StatusCode::kOk);
+    return world_.Stats().engine_pinned_blocks - pinned_before;
+  };
+  EXPECT_EQ(pinned_by(kNobody, for_good, nothing, nothing), 1u);
+  admin_uids_.emplace();
+  EXPECT_EQ(world_.Stats().pin_hints_dropped, 0u);
+  for (const Hints& hints : {for_good, of_priority}) {
+    EXPECT_EQ(pinned_by(kNobody, hints, nothing, nothing), 0u);
+    EXPECT_EQ(pinned_by(kNobody, nothing, hints, nothing), 0u);
+    EXPECT_EQ(pinned_by(kNobody, nothing, nothing, hints), 0u);
+    EXPECT_EQ(pinned_by(0, hints, nothing, nothing), 1u);
+  }
+  EXPECT_EQ(pinned_by(kNobody, with_end, nothing, nothing), 1u);
+  EXPECT_EQ(pinned_by(kNobody, nothing, with_end, nothing), 1u);
+  EXPECT_EQ(pinned_by(kNobody, nothing, nothing, with_end), 1u);
+  EXPECT_EQ(world_.Stats().pin_hints_dropped, 6u);
 }
 
 TEST_F(Admins, WithNamesEvictingByFiltersAndPinsWithoutEndAreTheirs) {

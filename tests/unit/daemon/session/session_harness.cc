@@ -257,11 +257,13 @@ std::vector<std::byte> SessionHarness::Frames(Verb verb, std::span<const std::by
 }
 
 std::vector<std::byte> SessionHarness::KeysBody(uint32_t group_handle,
-                                                std::span<const BlockKey> keys, uint32_t flags) {
+                                                std::span<const BlockKey> keys, uint32_t flags,
+                                                const protocol::Hints& hints) {
   std::vector<std::byte> body;
   Append(&body, BytesOf(protocol::KeysRequest{.group_handle = group_handle,
                                               .key_count = static_cast<uint32_t>(keys.size()),
-                                              .flags = flags}));
+                                              .flags = flags,
+                                              .hints = hints}));
   Append(&body, std::as_bytes(keys));
   return body;
 }
@@ -289,25 +291,27 @@ FakeMessage SessionHarness::CallKeys(SessionId session, Verb verb, uint32_t grou
 }
 
 uint32_t SessionHarness::StoreBlocks(SessionId session, uint32_t group_handle,
-                                     std::span<const BlockKey> keys) {
+                                     std::span<const BlockKey> keys, const StoreHints& hints) {
   // Memory grows when it is asked for: what finds no room is asked for again.
   uint32_t sealed = 0;
   for (int round = 0; round < 40 && sealed < keys.size(); ++round) {
-    sealed += StoreOnce(session, group_handle, keys);
+    sealed += StoreOnce(session, group_handle, keys, hints);
   }
   return sealed;
 }
 
 uint32_t SessionHarness::StoreOnce(SessionId session, uint32_t group_handle,
-                                   std::span<const BlockKey> keys) {
-  const FakeMessage reserved = CallKeys(session, Verb::kReserve, group_handle, keys);
+                                   std::span<const BlockKey> keys, const StoreHints& hints) {
+  const FakeMessage reserved =
+      Call(session, Verb::kReserve, KeysBody(group_handle, keys, 0, hints.reserve));
   const auto head = reserved.At<protocol::ReserveReply>();
   if (head.token.is_zero()) return 0;
   const size_t members = static_cast<size_t>(std::popcount(head.member_mask));
   std::vector<std::byte> body;
   Append(&body, BytesOf(protocol::CommitRequest{.token = head.token,
                                                 .entry_count = head.slot_count,
-                                                .flags = protocol::kCommitRelease}));
+                                                .flags = protocol::kCommitRelease,
+                                                .hints = hints.commit}));
   size_t slot = 0;
   for (uint32_t i = 0; i < head.key_count; ++i) {
     const auto key =

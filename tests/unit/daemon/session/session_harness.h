@@ -113,7 +113,7 @@ class SessionHarness {
   std::vector<std::byte> Frames(protocol::Verb verb, std::span<const std::byte> body,
                                 uint64_t request_id);
   std::vector<std::byte> KeysBody(uint32_t group_handle, std::span<const BlockKey> keys,
-                                  uint32_t flags = 0);
+                                  uint32_t flags = 0, const protocol::Hints& hints = {});
   // Delivers bytes as one read, works off what is left, and settles the world's side jobs.
   void Deliver(SessionId session, std::span<const std::byte> bytes);
   // One request and its reply.
@@ -121,7 +121,14 @@ class SessionHarness {
   FakeMessage CallKeys(SessionId session, protocol::Verb verb, uint32_t group_handle,
                        std::span<const BlockKey> keys, uint32_t flags = 0);
   // Reserve and commit; the number of blocks sealed.
-  uint32_t StoreBlocks(SessionId session, uint32_t group_handle, std::span<const BlockKey> keys);
+  struct StoreHints {
+    protocol::Hints reserve, commit;
+  };
+  uint32_t StoreBlocks(SessionId session, uint32_t group_handle, std::span<const BlockKey> keys,
+                       const StoreHints& hints);
+  uint32_t StoreBlocks(SessionId session, uint32_t group_handle, std::span<const BlockKey> keys) {
+    return StoreBlocks(session, group_handle, keys, {});
+  }
 
   // Runs populated segments, checksums and due timers until nothing is left.
   void Settle();
@@ -147,7 +154,8 @@ class SessionHarness {
   class HeapArena;
   class QueuedOffload;
 
-  uint32_t StoreOnce(SessionId session, uint32_t group_handle, std::span<const BlockKey> keys);
+  uint32_t StoreOnce(SessionId session, uint32_t group_handle, std::span<const BlockKey> keys,
+                     const StoreHints& hints);
 
   std::vector<std::unique_ptr<HeapArena>> arenas_;
   std::vector<std::unique_ptr<std::byte[]>> slot_tables_;

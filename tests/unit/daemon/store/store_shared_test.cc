@@ -348,6 +348,25 @@ TEST(StoreShared, WithoutAnAgeTheServerForgetsTheGroup) {
   EXPECT_EQ(a.LocalCount(keys), 6u);
 }
 
+// PROMISE: T03 erasures of groups as a whole, by filters
+TEST(StoreShared, WithNeitherATierNorAnAgeTheServerForgetsWhatIsEvicted) {
+  for (const bool is_of_one_group : {true, false}) {
+    sim::SharedServer server;
+    SharingHost a(server), b(server), c(server);
+    const auto keys = StoreWorld::Keys(6);
+    ASSERT_EQ(a.Put(keys), 6u);
+    protocol::EvictWhereRequest request{.flags = protocol::kEvictWhereDryRun};
+    if (is_of_one_group) request.group = TestGroup("simple", {TestSpace(0)}).Id();
+    EvictWhere(b, request);
+    EXPECT_EQ(b.Acquire(keys).reply.block_count, 6u) << "a dry run leaves it";
+    b.Run();
+    request.flags = 0;
+    EvictWhere(b, request);
+    EXPECT_EQ(c.Acquire(keys).reply.block_count, 0u);
+    EXPECT_EQ(a.LocalCount(keys), 6u);
+  }
+}
+
 TEST(StoreShared, BlocksThatAreEvictedByNameAreErasedOnTheShelf) {
   sim::SharedServer server;
   SharingHost a(server);
