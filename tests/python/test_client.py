@@ -160,6 +160,7 @@ def test_the_other_verbs(group, client):
     assert group.query(keys)[0].tiers == ("dram",)
     assert group.evict(keys[1:2], with_descendants=True, dry_run=True).block_count == 2
     assert group.evict(keys[1:2], with_descendants=True).block_count == 2
+    assert group.evict(keys[:0], with_descendants=True).block_count == 0
     assert group.match(keys).block_count == 1
     group.reset()
     assert client.stats()["domain"]["block_count"] == 0

@@ -189,7 +189,10 @@ class Group:
 
     def evict(self, keys: Keys, *, with_descendants: bool = False, dry_run: bool = False,
               timeout_s: Optional[float] = None) -> Evicted:
-        """Drops the blocks from every tier, so that no crash brings them back."""
+        """Drops the blocks from every tier, so that no crash brings them back. No keys are no
+        blocks, as of a prompt shorter than one: reset() forgets the group."""
+        if len(keys) == 0:
+            return Evicted(0, 0, 0)
         found = _native.EvictResult()
         request = request_of(timeout_s, flags=(EVICT_SUBTREE if with_descendants else 0)
                              | (EVICT_DRY_RUN if dry_run else 0))
