@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -189,10 +190,7 @@ std::vector<std::string> WrittenPaths(const DaemonConfig& config) {
   }
   // A domain's directory that somebody removes is made again below these; they themselves are not,
   // as a drive may not be mounted there.
-  for (const std::string& path : config.nvme.paths) {
-    std::error_code error;  // what is not there is not opened, and allows nothing above it
-    if (fs::exists(fs::path(path).parent_path(), error)) written.push_back(path);
-  }
+  written.insert(written.end(), config.nvme.paths.begin(), config.nvme.paths.end());
   constexpr std::string_view kIpc = "ipc://";
   for (const std::string* endpoint :
        {&config.kv_events.endpoint, &config.kv_events.replay_endpoint}) {
@@ -204,7 +202,14 @@ std::vector<std::string> WrittenPaths(const DaemonConfig& config) {
 
 Status ConfineFilesOf(const DaemonConfig& config, std::string* unconfined, std::string* why) {
   if (config.sandbox == Sandbox::kOff) return Status::Ok();
-  const Status status = ConfineFiles(WrittenPaths(config), unconfined);
+  std::vector<std::string> written = WrittenPaths(config);
+  // A drive that is not there is not opened, and allows nothing above it.
+  std::erase_if(written, [&config](const std::string& path) {
+    std::error_code error;
+    return std::ranges::find(config.nvme.paths, path) != config.nvme.paths.end() &&
+           !fs::exists(fs::path(path).parent_path(), error);
+  });
+  const Status status = ConfineFiles(written, unconfined);
   return status.ok() || config.sandbox == Sandbox::kAuto ? Status::Ok()
                                                          : IsWanted(*unconfined, why);
 }

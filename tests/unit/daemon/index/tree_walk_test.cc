@@ -106,7 +106,8 @@ TEST(TreeWalks, OfTheGroupsOnlyTreesThatBeginDeepEnoughAreWalked) {
       for (bool is_done = false; !is_done;) {
         uint32_t budget = 3;
         const BlockId id = walks.Next(cursor, &budget, &is_done);
-        if (id != kBlockNone) EXPECT_TRUE(seen.insert(id).second);
+        const bool is_new = id == kBlockNone || seen.insert(id).second;
+        EXPECT_TRUE(is_new);
       }
       EXPECT_EQ(seen, wanted) << "seed " << seed << " deeper than " << deeper_than;
     }

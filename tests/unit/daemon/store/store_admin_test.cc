@@ -117,11 +117,11 @@ TEST_F(Admin, EvictOfASubtreeTakesWhatLiesBehindABlockThatIsGone) {
   for (const uint32_t gone : {2u, 4u}) {
     PutAll(chain);
     PutAll(other);
-    KeysQuery ends = w.Query(s, group, {chain[gone]});
+    const std::vector<BlockKey> lost = {chain[gone]};
+    KeysQuery ends = w.Query(s, group, lost);
     ends.hints.ttl_s = 1;
     ASSERT_TRUE(w.store->leases().Touch(ends).ok());
     w.Advance(3 * kUsPerSecond);
-    w.Run();
     ASSERT_EQ(w.Stats().block_count, 10u);
     for (const uint32_t flags : {protocol::kEvictDryRun, 0u}) {
       const auto reply = Evict(group, {chain[2]}, protocol::kEvictSubtree | flags);
