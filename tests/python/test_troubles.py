@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 
@@ -327,6 +328,66 @@ def test_a_hung_daemon_is_not_said_to_refuse(daemon):
     status, _, err = run_terrace("status", "--timeout-ms", "300", "--socket", daemon.socket)
     assert status == 1 and "last_error" not in err, err
     daemon.process.send_signal(signal.SIGCONT)
+
+
+class SlowDaemon:
+    """Answers so many Hellos and then nothing; with the last of them a Fsck, if `is_done`."""
+
+    def __init__(self, directory, hello_count, is_done):
+        self.socket = str(pathlib.Path(directory) / "slow.sock")
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(self.socket)
+        self.listener.listen(8)
+        self.hello_count = hello_count
+        self.is_done = is_done
+        self.peers = []  # they stay open
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                self.peers.append(self.listener.accept()[0])
+                threading.Thread(target=self.serve, args=[self.peers[-1]], daemon=True).start()
+
+    def serve(self, peer):
+        while len(head := peer.recv(16, socket.MSG_WAITALL)) == 16:
+            size, version, verb, _, number = struct.unpack("<IBBHQ", head)
+            peer.recv(size - 16, socket.MSG_WAITALL)
+            body = bytes(296)
+            if verb == 1:
+                self.hello_count -= 1
+                if self.hello_count < 0:
+                    return
+            else:
+                eventually(lambda: self.hello_count <= 0)
+                if not self.is_done:
+                    return
+                body = b'{"is_done": true, "group_count": 0}'
+            body = struct.pack("<QB3xi", 7, 0, 0) + body
+            peer.sendall(struct.pack("<IBBHQ", 16 + len(body), version, verb, 0, number) + body)
+
+
+def test_a_check_of_a_daemon_that_hangs_ends(daemon):
+    daemon.process.send_signal(signal.SIGSTOP)
+    status, _, err = run_terrace("fsck", "--online", "--socket", daemon.socket)
+    assert status == 2
+    assert "no handshake with the daemon" in err and "within 5000 ms" in err, err
+    daemon.process.send_signal(signal.SIGCONT)
+
+
+def test_a_check_waits_for_a_slow_drive_and_not_for_a_daemon_that_came_to_hang():
+    with tempfile.TemporaryDirectory() as directory:
+        slow = SlowDaemon(directory, 4, True)
+        status, out, err = run_terrace("fsck", "--online", "--timeout-ms", "200", "--socket",
+                                       slow.socket)
+        assert status == 0 and "clean" in out, out + err
+        slow.listener.close()
+    with tempfile.TemporaryDirectory() as directory:
+        slow = SlowDaemon(directory, 2, False)
+        status, _, err = run_terrace("fsck", "--online", "--timeout-ms", "200", "--socket",
+                                     slow.socket)
+        assert status == 2 and "did not answer within 200 ms" in err, err
+        slow.listener.close()
 
 
 def test_a_file_size_limit_below_a_slab_is_no_start_and_a_sentence():

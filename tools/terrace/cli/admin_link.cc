@@ -16,33 +16,47 @@ namespace terrace::tools {
 using protocol::FrameHeader;
 
 std::unique_ptr<AdminLink> AdminLink::Open(const DaemonAddress& address) {
-  const std::string path = address.path();
-  if (const std::string why = WhyNobodyListens(path); !why.empty()) {
+  std::unique_ptr<AdminLink> link;
+  std::string why;
+  if (!Connect(address, &link, &why).ok()) {
     Fail(why);
     return nullptr;
   }
+  return link;
+}
+
+bool AdminLink::Lives(const DaemonAddress& address) {
+  std::unique_ptr<AdminLink> link;
+  std::string why;
+  return Connect(address, &link, &why).code() != StatusCode::kIo;
+}
+
+Status AdminLink::Connect(const DaemonAddress& address, std::unique_ptr<AdminLink>* link,
+                          std::string* why) {
+  const std::string path = address.path();
+  const Status no_connection(StatusCode::kIo, "nobody has answered");
+  if (*why = WhyNobodyListens(path); !why->empty()) return no_connection;
   sockaddr_un name{.sun_family = AF_UNIX, .sun_path = {}};
   path.copy(name.sun_path, sizeof(name.sun_path) - 1);
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  std::unique_ptr<AdminLink> link(new AdminLink(fd, address.timeout_ms));
+  link->reset(new AdminLink(fd, address.timeout_ms));
   const timeval limit{.tv_sec = static_cast<time_t>(address.timeout_ms / 1000),
                       .tv_usec = static_cast<suseconds_t>(address.timeout_ms % 1000 * 1000)};
   setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));  // connect() waits for room, too
   if (fd < 0 || connect(fd, reinterpret_cast<const sockaddr*>(&name), sizeof(name)) != 0) {
-    Fail(fmt::format("cannot connect to {}: {}", path, std::strerror(errno)));
-    return nullptr;
+    *why = fmt::format("cannot connect to {}: {}", path, std::strerror(errno));
+    return no_connection;
   }
-  if (const Status hello = link->Hello(); hello.code() == StatusCode::kIo) {
-    Fail(
-        fmt::format("no handshake with the daemon on {}: {}. If it hangs or is starting, see its "
-                    "log (`journalctl -u terraced`)",
-                    path, link->why_));
-    return nullptr;
+  const Status hello = (*link)->Hello();
+  if (hello.code() == StatusCode::kIo) {
+    *why = fmt::format(
+        "no handshake with the daemon on {}: {}. If it hangs or is starting, see its "
+        "log (`journalctl -u terraced`)",
+        path, (*link)->why_);
   } else if (!hello.ok()) {
-    Fail(fmt::format("terraced at {} refused this client: {}", path, link->why_));
-    return nullptr;
+    *why = fmt::format("terraced at {} refused this client: {}", path, (*link)->why_);
   }
-  return link;
+  return hello;
 }
 
 AdminLink::~AdminLink() {
@@ -155,6 +169,10 @@ Status AdminLink::Await(short events) {
     if (ready > 0) return Status::Ok();
     if (ready < 0 && errno == EINTR) continue;
     if (ready < 0) return Broken(fmt::format("poll failed: {}", std::strerror(errno)));
+    if (goes_on_ && goes_on_()) {
+      deadline_ = std::chrono::steady_clock::now() + timeout_;
+      continue;
+    }
     return Broken(
         fmt::format("the daemon did not answer within {} ms: if it is busy, raise --timeout-ms",
                     timeout_.count()));

@@ -5,9 +5,11 @@
 
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "terrace/prefix_hasher.h"
@@ -21,6 +23,8 @@ class AdminLink {
  public:
   // Null after telling the person why not.
   static std::unique_ptr<AdminLink> Open(const DaemonAddress& address);
+  // Whether the daemon answers somebody who comes now, within the address's timeout.
+  static bool Lives(const DaemonAddress& address);
   ~AdminLink();
   AdminLink(const AdminLink&) = delete;
   AdminLink& operator=(const AdminLink&) = delete;
@@ -34,9 +38,14 @@ class AdminLink {
   // daemon's.
   Result<std::vector<std::byte>> Ask(protocol::Verb verb, std::span<const std::byte> body);
   const std::string& why() const { return why_; }
+  // Whenever the time for an answer is over it is waited for as long again, if `goes_on` says so.
+  void WaitWhile(std::function<bool()> goes_on) { goes_on_ = std::move(goes_on); }
 
  private:
   AdminLink(int fd, uint32_t timeout_ms) : fd_(fd), timeout_(timeout_ms) {}
+  // In `*why` what a person is told. kIo: nobody has answered.
+  static Status Connect(const DaemonAddress& address, std::unique_ptr<AdminLink>* link,
+                        std::string* why);
   Status Hello();
   Status Send(protocol::Verb verb, std::span<const std::byte> body);
   Status Receive(std::vector<std::byte>* body);
@@ -48,6 +57,7 @@ class AdminLink {
   const int fd_;
   const std::chrono::milliseconds timeout_;
   std::chrono::steady_clock::time_point deadline_;
+  std::function<bool()> goes_on_;
   uint64_t request_id_ = 0;
   DomainSecret secret_{};
   KeyHash key_hash_ = KeyHash::kXxh3;

@@ -19,7 +19,6 @@
 namespace terrace::tools {
 namespace {
 
-constexpr uint32_t kOnlineTimeoutMs = 600'000;  // of one answer: a slow drive, a small rate
 constexpr char kConfigPath[] = "/etc/terrace/terraced.toml";
 constexpr char kDescription[] =
     "Check what lies on a daemon's NVMe paths\n\n"
@@ -144,7 +143,6 @@ class FsckVerb : public Verb {
         .Type("BYTES")
         .ShowDefault()
         .Needs(online);
-    address_.timeout_ms = kOnlineTimeoutMs;
     DeclareAddress(verb, &address_);
     DeclareJson(verb, &is_json_);
     return verb;

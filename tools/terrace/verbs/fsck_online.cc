@@ -1,6 +1,7 @@
 #include "tools/terrace/verbs/fsck_online.h"
 
 #include <algorithm>
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
@@ -14,6 +15,9 @@ namespace terrace::tools {
 namespace {
 
 using nlohmann::json;
+
+// An answer may take long: a slow drive, a small rate.
+constexpr std::chrono::minutes kAnswerTimeMax(10);
 
 std::optional<FsckProblemKind> KindOf(const std::string& name) {
   for (size_t kind = 0; kind < kFsckProblemKinds; ++kind) {
@@ -97,6 +101,11 @@ bool FsckOnline(const FsckOnlineOptions& options, std::string* domain, FsckRepor
   const auto link = AdminLink::Open(options.address);
   if (link == nullptr) return false;
   *domain = link->domain_name();
+  std::chrono::steady_clock::time_point asked_at;
+  link->WaitWhile([&] {
+    return std::chrono::steady_clock::now() - asked_at < kAnswerTimeMax &&
+           AdminLink::Lives(options.address);
+  });
   protocol::FsckRequest request{.verify_bytes_per_second = options.verify_bytes_per_second};
   if (options.payloads == FsckPayloads::kVerify) request.flags |= protocol::kFsckVerify;
   if (options.mode == FsckMode::kRepair) request.flags |= protocol::kFsckRepair;
@@ -104,6 +113,7 @@ bool FsckOnline(const FsckOnlineOptions& options, std::string* domain, FsckRepor
   std::string why;
   try {
     while (true) {
+      asked_at = std::chrono::steady_clock::now();
       const auto body = link->Ask(protocol::kVerbFsck, std::as_bytes(std::span(&request, 1)));
       if (!body.ok()) {
         Fail("fsck: the daemon does not check: " + link->why());
