@@ -186,6 +186,10 @@ std::string RemedyOfAway(const SharedTierStats& redis) {
                  "are read again once they change, or the server's certificate"
                : "Files that have changed are not in use: redis." + redis.tls_trouble;
   }
+  if (redis.is_of_another_kind) {
+    return "See redis.mode, redis.endpoints and redis.master_name, which a restart takes; the "
+           "server is tried again by itself";
+  }
   return redis.is_refused ? "See redis.credentials_file, which is read again at each login, or the "
                             "server's ACL"
                           : "See the server, the network, and IPAddressAllow= of the unit; it is "

@@ -212,6 +212,7 @@ json SharedDocument(const DomainStats::SharedStats& shared) {
   return {{"is_ready", tier.is_ready},
           {"is_refused", tier.is_refused},
           {"is_tls_refused", tier.is_tls_refused},
+          {"is_of_another_kind", tier.is_of_another_kind},
           {"tls_trouble", tier.tls_trouble},
           {"trouble", tier.trouble},
           {"write_trouble", tier.write_trouble},

@@ -132,6 +132,8 @@ std::optional<Finding> CheckShared(const Subject& subject) {
   finding.meaning = "What other hosts stored is a miss until it is back.";
   if (stats.Text("redis.is_tls_refused") == "true") {
     finding.remedy = "certificates: [redis] tls_ca_file, tls_certificate_file, or the server's";
+  } else if (stats.Text("redis.is_of_another_kind") == "true") {
+    finding.remedy = "[redis] mode, endpoints and master_name, then a restart";
   } else if (stats.Text("redis.is_refused") == "true") {
     finding.remedy = "the login: [redis] credentials_file, or the server's ACL";
   } else {

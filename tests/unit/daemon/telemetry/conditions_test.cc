@@ -175,6 +175,17 @@ TEST(Conditions, RedisBehindWrongCertificatesNamesTheFiles) {
   EXPECT_THAT(OnlySentence(figures), HasSubstr("redis.tls_key_file /k.pem: no private key"));
 }
 
+TEST(Conditions, RedisOfAnotherKindNamesTheKeys) {
+  DomainFigures figures = Well();
+  SharedTierStats& tier = figures.shared->tier;
+  tier.is_ready = false;
+  tier.is_of_another_kind = true;
+  tier.trouble = "the Redis server is a node of a Redis Cluster";
+  EXPECT_THAT(OnlySentence(figures),
+              AllOf(HasSubstr("a node of a Redis Cluster"), HasSubstr("redis.mode"),
+                    HasSubstr("redis.master_name"), testing::Not(HasSubstr("IPAddressAllow"))));
+}
+
 TEST(Conditions, MemoryOfAPredecessorsClientsCountsAsFenced) {
   DomainFigures figures = Well();
   figures.fenced_bytes = figures.inherited_bytes = 4 * kMiB;
