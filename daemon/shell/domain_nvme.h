@@ -91,6 +91,7 @@ class DomainNvme {
   std::string DirectoryOn(size_t path) const;
   void OpenCiphers();
   void StartCatalog();
+  void RewriteCatalog();
   void StartFromLearned(Restoration& restoration);
   void WriteLearned(const Restoration& restoration);
   void TakeAnswers();

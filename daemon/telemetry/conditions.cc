@@ -166,6 +166,17 @@ void AddTier(const DomainFigures& domain, const DomainFigures::LowerTierStats& t
             "that, and nvme.capacity_bytes to several of those a path, and restart terraced",
         troubles);
   }
+  // A drive that is away takes it along.
+  const bool is_of_drive =
+      std::ranges::any_of(tier.troubles, [](const DriveTrouble& one) { return one.drive == 0; });
+  if (!tier.stats.catalog_trouble.empty() && !is_of_drive) {
+    Add(Condition::kCatalogOff,
+        "the catalog of the " + name + " tier is off: " + tier.stats.catalog_trouble +
+            "; blocks are kept, but a restart reads all header tables, and what is erased is not "
+            "in the audit. See catalog/ in the domain's directory on the first of nvme.paths "
+            "(space, permissions, lsattr, mount); it is tried again within a minute",
+        troubles);
+  }
   if (tier.stats.is_at_files_limit) {
     Add(Condition::kFilesAtLimit, FilesSentence(name, tier.stats), troubles);
   }

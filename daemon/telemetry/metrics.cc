@@ -201,6 +201,7 @@ json TierDocument(const DomainStats& domain, const DomainStats::LowerTierStats& 
           {"quarantined_bytes", tier.stats.quarantined_bytes},
           {"too_large_bytes", tier.stats.too_large_bytes},
           {"catalog_memory_bytes", tier.stats.catalog_memory_bytes},
+          {"catalog_trouble", tier.stats.catalog_trouble},
           {"left_alone_bytes", tier.stats.left_alone_bytes},
           {"places_recovered", tier.stats.places_recovered},
           {"is_degraded", IsCapacityLost(tier.stats)},

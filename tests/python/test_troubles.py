@@ -205,6 +205,36 @@ def test_a_node_of_a_redis_cluster_is_told_once_with_the_key_to_change(tmp_path)
             eventually(lambda: is_well(daemon))
 
 
+def test_a_catalog_that_cannot_be_opened_is_told_and_comes_back(tmp_path):
+    sections = (f'[nvme]\npaths = ["{tmp_path}/drive"]\ncapacity_bytes = "16MiB"\n'
+                'slab_bytes = "4MiB"\n')
+    (tmp_path / "drive").mkdir()
+    with daemon_with(sections=sections, directory=tmp_path) as daemon, connect(daemon) as client:
+        store(client.open(terrace.SpaceGroup("tiny", [SPACE])), range(16 * 8))
+        eventually(lambda: look(daemon)[0]["lower_tiers"][0]["persisted_block_count"] == 8)
+    (catalog,) = (tmp_path / "drive").rglob("catalog")
+    catalog.rename(catalog.with_suffix(".aside"))
+    catalog.write_text("no directory")
+    with daemon_with(sections=sections, directory=tmp_path) as daemon:
+        eventually(lambda: holds(daemon, "catalog_off"))
+        document, _ = look(daemon)
+        assert document["lower_tiers"][0]["catalog_trouble"] in document["troubles"][0]
+        (told,) = lines(daemon, "catalog")
+        assert f"the catalog {catalog} is off" in told
+        code, _, err = run_terrace("audit", "--socket", daemon.socket)
+        assert code != 0 and "it is off" in err, "rather than that nothing was erased"
+        catalog.unlink()
+        eventually(lambda: is_well(daemon))
+        assert len(lines(daemon, "the catalog is on again")) == 1
+        assert len(lines(daemon, "catalog")) == 1
+        assert run_terrace("audit", "--socket", daemon.socket)[0] == 0
+    with daemon_with(sections=sections, directory=tmp_path) as daemon, connect(daemon) as client:
+        restored = lines(daemon, "restored")
+        assert 'from="tables"' in restored[1] and 'from="catalog"' in restored[2]
+        group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
+        assert group.match(group.hash(range(16 * 8))).block_count == 8
+
+
 def test_a_stopped_client_that_fences_memory_is_named():
     more = 'lease_ttl_ms = 300\nfenced_bytes_max = "1MiB"\n'
     with daemon_with(more) as daemon:

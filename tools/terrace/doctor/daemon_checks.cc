@@ -47,6 +47,7 @@ std::string RemedyOf(const std::vector<std::string>& conditions) {
       {"files_at_limit", "systemctl edit terraced: LimitNOFILE=; nvme.capacity_bytes"},
       {"groups_not_kept", "df, ls -ld and findmnt, for the first of nvme.paths"},
       {"keys_not_erased", "ls -l, lsattr and findmnt, for keys/ of the domain's directory"},
+      {"catalog_off", "df, ls -l and lsattr, for catalog/ on the first of nvme.paths"},
       {"redis_away", "the server, its login, the network"},
       {"redis_no_writes", "redis-cli config get maxmemory-policy"},
       {"fenced_memory", "terrace status: sessions that are gone or silent"},

@@ -84,6 +84,8 @@ const std::map<Condition, std::function<void(DomainFigures*)>> kCauses = {
      [](DomainFigures* f) { f->lower_tiers[0].stats.too_large_bytes = 1; }},
     {Condition::kFilesAtLimit,
      [](DomainFigures* f) { f->lower_tiers[0].stats.is_at_files_limit = true; }},
+    {Condition::kCatalogOff,
+     [](DomainFigures* f) { f->lower_tiers[0].stats.catalog_trouble = "it is damaged"; }},
     {Condition::kGroupsNotKept, [](DomainFigures* f) { f->group_files.groups_not_kept = 1; }},
     {Condition::kKeysNotErased, [](DomainFigures* f) { f->group_files.keys_not_erased = 1; }},
     {Condition::kRedisAway, [](DomainFigures* f) { f->shared->tier.is_ready = false; }},
@@ -139,6 +141,18 @@ TEST(Conditions, ADriveThatIsOffSaysWhatFailedAndWhatComesNext) {
   EXPECT_EQ(ConditionsOf(figures).size(), 1u) << "the tier is off because its drive is";
   figures.lower_tiers[0].troubles.clear();
   EXPECT_THAT(ConditionsOf(figures), ElementsAre(Condition::kDriveOff));
+}
+
+TEST(Conditions, ACatalogIsOffByItselfOnlyWhereItsDriveIsWell) {
+  DomainFigures figures = Well();
+  figures.lower_tiers[0].stats.catalog_trouble = "it is damaged";
+  EXPECT_THAT(OnlySentence(figures), AllOf(HasSubstr("it is damaged"), HasSubstr("the audit"),
+                                           HasSubstr("within a minute")));
+  figures.lower_tiers[0].troubles.push_back(OffDrive());
+  EXPECT_THAT(ConditionsOf(figures), ElementsAre(Condition::kDriveOff));
+  figures.lower_tiers[0].troubles[0].drive = 1;
+  EXPECT_THAT(ConditionsOf(figures), ElementsAre(Condition::kDriveOff, Condition::kCatalogOff))
+      << "it lies on the first";
 }
 
 TEST(Conditions, ARequestThatIsNotAnsweredHasNoErrno) {
