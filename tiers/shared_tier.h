@@ -40,8 +40,10 @@ struct SharedTierStats {
   bool is_ready = false;        // commands can be sent
   bool is_refused = false;      // the server refuses us: login, permission or certificate
   bool is_tls_refused = false;  // a certificate, the server's or ours
-  std::string tls_trouble;      // why TLS files that have changed are not in use; empty: they are
-  std::string trouble;          // why it is not ready, for a person; never what the server sent
+  // What answers is no server of the kind that is configured, or knows no master of that name.
+  bool is_of_another_kind = false;
+  std::string tls_trouble;  // why TLS files that have changed are not in use; empty: they are
+  std::string trouble;  // why it is not ready, for a person; of the server's text the first words
   // Why it takes no writes while it answers, for a person; empty: it does.
   std::string write_trouble;
   bool is_full = false;  // for want of memory

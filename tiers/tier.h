@@ -69,6 +69,7 @@ struct TierStats {
   // files as one may.
   uint64_t fds_max = 0, fds_wanted = 0;
   uint64_t catalog_memory_bytes = 0;
+  std::string catalog_trouble;    // why a start has to read all tables; empty: it need not
   uint64_t left_alone_bytes = 0;  // of slab files that are not this domain's, or not whole
   uint64_t ungrouped_bytes = 0;   // of those: of blocks whose groups nobody knows
   bool is_healthy = true;         // false: switched off, and trying to come back

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <filesystem>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -44,6 +45,9 @@ struct Catalog::State {
   size_t audit_lines_max = 0;
   std::function<void(std::vector<std::string> lines)> audit_done;  // none: nobody asked
   bool is_on = false;
+  std::string why_off;          // for a person
+  bool is_rewrite_due = false;  // it is back, and Rewrite has not been called yet
+  std::vector<CatalogChanges::Record> groups_while_off;
   bool is_stopping = false;   // after catching up
   bool is_abandoned = false;  // at once
   bool has_ended = false;
@@ -61,6 +65,8 @@ struct Catalog::State {
   std::vector<SlotName> names;  // of the batch: those that changed, then those to rewrite
   size_t changed_count = 0;
   std::vector<std::byte> entry;
+  SteadyClock::time_point retry_at;  // while it is off
+  uint64_t retry_us = 0;             // how long it waited for that
   Status final_status = Status(StatusCode::kGone, "the catalog is off");
 
   void Run();
@@ -76,6 +82,10 @@ struct Catalog::State {
   void AnswerBatch();
   void SyncIfDue();
   void SwitchOff(const std::string& why);
+  void SayThatItIsOff();
+  void RetryLater();
+  void RetryIfDue();
+  std::string OpenAgain();
   bool Pause(microseconds pause);
   void End();
   void KeepRecord(std::vector<CatalogChanges::Record> CatalogChanges::*list,
@@ -90,7 +100,9 @@ bool Catalog::State::WaitForWork() {
     return is_stopping || is_abandoned || dirty.waiting_count() > 0 || !records.is_empty() ||
            is_rewrite_asked || !rewrite.empty() || !look_asked.empty() || audit_done;
   };
-  if (is_sync_due) {
+  if (!is_on) {
+    wake.wait_until(lock, retry_at, has_work);
+  } else if (is_sync_due) {
     wake.wait_until(lock, synced_at + microseconds(options.sync_interval_us), has_work);
   } else {
     wake.wait(lock, has_work);
@@ -140,7 +152,7 @@ void Catalog::State::TakeRewriteSlots() {
   }
   if (rewrite.empty()) {
     const std::lock_guard lock(mutex);
-    counts.is_rewriting = is_rewrite_asked;
+    counts.is_rewriting = is_rewrite_asked || is_rewrite_due;
   }
 }
 
@@ -213,10 +225,64 @@ void Catalog::State::SwitchOff(const std::string& why) {
     const std::lock_guard lock(mutex);
     if (!is_on || is_abandoned) return;
     is_on = false;
+    why_off = why;
+    for (CatalogChanges::Record& group : changes.groups) {
+      groups_while_off.push_back(std::move(group));
+    }
   }
-  links.trouble("the catalog " + options.db.directory + " is off (" + why +
-                "): blocks are kept, and the next start reads the slabs' tables instead. Check the "
-                "drive and its free space, then restart");
+  retry_us = 0;
+  RetryLater();
+  SayThatItIsOff();
+}
+
+void Catalog::State::SayThatItIsOff() {
+  links.trouble("the catalog " + options.db.directory + " is off (" + why_off +
+                "): blocks are kept, the next start reads the slabs' tables instead, and what is "
+                "erased meanwhile is not in the audit. Check the drive, its free space and who may "
+                "write there; it is tried again within a minute");
+}
+
+void Catalog::State::RetryLater() {
+  retry_us = retry_us == 0 ? options.retry_first_us : std::min(2 * retry_us, options.retry_max_us);
+  retry_at = SteadyClock::now() + microseconds(retry_us);
+}
+
+// Empty: it is open, with what it held before.
+std::string Catalog::State::OpenAgain() {
+  db.reset();
+  std::error_code error;
+  if (!std::filesystem::is_directory(std::filesystem::path(options.db.directory).parent_path(),
+                                     error)) {
+    return "the directory that it is in is not there";  // nothing is made below a mount that went
+  }
+  CatalogDb::Opened opened = CatalogDb::Open(options.db);
+  if (opened.db == nullptr) return opened.why;
+  const Status status = opened.db->MarkProven();
+  if (!status.ok()) return status.what();
+  db = std::move(opened.db);
+  return "";
+}
+
+void Catalog::State::RetryIfDue() {
+  {
+    const std::lock_guard lock(mutex);
+    if (is_on || is_stopping || is_abandoned || SteadyClock::now() < retry_at) return;
+  }
+  std::string why = OpenAgain();
+  {
+    const std::lock_guard lock(mutex);
+    if (!why.empty()) {
+      why_off = std::move(why);
+      return RetryLater();
+    }
+    is_on = is_rewrite_due = counts.is_rewriting = true;
+    for (CatalogChanges::Record& group : groups_while_off) {
+      records.groups.push_back(std::move(group));
+    }
+    groups_while_off.clear();
+  }
+  is_complete = false;  // until the Rewrite
+  if (links.is_back) links.is_back();
 }
 
 bool Catalog::State::TakeLook(std::vector<SlotName>* asked) {
@@ -280,6 +346,7 @@ void Catalog::State::Run() {
   while (WaitForWork()) {
     if (TakeLook(&looks)) LookUp(looks);
     AnswerAudit();
+    RetryIfDue();
     if (!TakeBatch()) {
       SyncIfDue();
       continue;
@@ -351,6 +418,7 @@ bool Catalog::Open(std::string* why) {
   state_->db = std::move(opened.db);
   state_->is_on = state_->db != nullptr;
   state_->is_complete = opened.is_believed;
+  state_->why_off = opened.why;
   *why = std::move(opened.why);
   return opened.is_believed;
 }
@@ -358,7 +426,9 @@ bool Catalog::Open(std::string* why) {
 // The mark of an unproven catalog still stands: the next Open moves it away.
 void Catalog::Renew() {
   state_->db.reset();
-  state_->db = CatalogDb::Open(state_->options.db).db;
+  CatalogDb::Opened opened = CatalogDb::Open(state_->options.db);
+  state_->db = std::move(opened.db);
+  state_->why_off = std::move(opened.why);
   state_->is_on = state_->db != nullptr;
   state_->is_complete = false;
 }
@@ -371,13 +441,15 @@ void Catalog::Start(Links links) {
   state_->links = std::move(links);
   state_->counts.is_complete = state_->is_complete && !state_->is_partial;
   if (!state_->is_on) {
-    // Nothing to do but to say so: what was named so far is as persisted as it will be.
+    // What was named so far is as persisted as it will be.
     std::vector<SlotName> names;
     state_->dirty.Take(state_->dirty.waiting_count(), &names);
     if (state_->dirty.Answer(names)) state_->links.has_answers();
-    return;
+    state_->RetryLater();
+    state_->SayThatItIsOff();
+  } else if (!state_->db->MarkProven().ok()) {
+    state_->is_complete = false;
   }
-  if (!state_->db->MarkProven().ok()) state_->is_complete = false;
   state_->thread = std::thread([state = state_.get()] { state->Run(); });
 }
 
@@ -410,6 +482,7 @@ void Catalog::Rewrite(std::vector<SlabSlots> slabs) {
     if (!state_->is_on) return;
     state_->rewrite_asked = std::move(slabs);
     state_->is_rewrite_asked = true;
+    state_->is_rewrite_due = false;
     state_->counts.is_rewriting = true;
   }
   state_->wake.notify_one();
@@ -431,7 +504,7 @@ bool Catalog::ReadAudit(size_t lines_max,
                         std::function<void(std::vector<std::string> lines)> done) {
   {
     const std::lock_guard lock(state_->mutex);
-    if (!state_->thread.joinable() || state_->has_ended || state_->audit_done) return false;
+    if (!state_->thread.joinable() || !state_->is_on || state_->audit_done) return false;
     state_->audit_lines_max = lines_max;
     state_->audit_done = std::move(done);
   }
@@ -451,6 +524,10 @@ void Catalog::State::KeepRecord(std::vector<CatalogChanges::Record> CatalogChang
                                 CatalogChanges::Record record) {
   {
     const std::lock_guard lock(mutex);
+    if (!is_on && list == &CatalogChanges::groups) {
+      if (groups_while_off.size() == kRecordsWaitingMax) return;
+      return groups_while_off.push_back(std::move(record));
+    }
     if (!HasRoomForRecord()) return;
     (records.*list).push_back(std::move(record));
   }
@@ -505,6 +582,11 @@ bool Catalog::Abandon(uint64_t timeout_us) {
   }
   state.thread.join();
   return true;
+}
+
+std::string Catalog::trouble() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->is_on || state_->has_ended ? "" : state_->why_off;
 }
 
 CatalogStats Catalog::stats() const {

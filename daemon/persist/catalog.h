@@ -3,8 +3,9 @@
 //
 // It is derived. The store thread only names slots whose entries changed; the catalog's own thread
 // reads those entries back from the table and puts or deletes them, whatever they say by then. So a
-// write stall costs time and no memory, and nobody waits. When the database fails for good the
+// write stall costs time and no memory, and nobody waits. When the database fails for long the
 // catalog switches itself off: entries alone then make blocks persisted, and the next start scans.
+// It tries to come back now and then, and asks for a Rewrite when it has.
 //
 // THREADING: one thread of its own between Start and StopClean. OnEntryWritten and TakeAnswers on
 // the store thread; Rewrite, Keep… and stats on any; none waits for the database. db() before
@@ -50,6 +51,9 @@ class Catalog final : public ExtentCatalog {
     uint64_t sync_interval_us = 1'000'000;
     uint32_t reopen_attempts_max = 3;
     uint64_t reopen_interval_us = 1'000'000;
+    // Once it is off: the first time, and twice as long after each failure, up to the last.
+    uint64_t retry_first_us = 5'000'000;
+    uint64_t retry_max_us = 60'000'000;
   };
   // How its thread meets the world.
   struct Links {
@@ -61,6 +65,9 @@ class Catalog final : public ExtentCatalog {
     std::function<void()> has_answers;
     // Something a person should read, at most once for the same thing.
     std::function<void(const std::string& sentence)> trouble;
+    // It was off and works again, with extents of before: posts a call of Rewrite to the store
+    // thread. Called on the catalog's thread.
+    std::function<void()> is_back = nullptr;
   };
   // The slots of one slab, for Rewrite.
   struct SlabSlots {
@@ -84,6 +91,7 @@ class Catalog final : public ExtentCatalog {
 
   void OnEntryWritten(uint32_t slab, uint32_t slot) override;
   uint64_t memory_bytes() const override { return stats().memory_bytes; }
+  std::string trouble() const override;
   // Appends some slots for NvmeTier::OnCataloged: none that has been named again since. True if
   // there are more: post another call.
   bool TakeAnswers(std::vector<SlotName>* slots);
@@ -104,7 +112,8 @@ class Catalog final : public ExtentCatalog {
     bool has_records = false;  // false: the catalog is off or being written anew
   };
   bool LookUp(std::vector<SlotName> names, std::function<void(Look look)> done);
-  // The newest lines of the audit that are written, the last one first. As LookUp.
+  // The newest lines of the audit that are written, the last one first. As LookUp; false as well
+  // while the catalog is off.
   bool ReadAudit(size_t lines_max, std::function<void(std::vector<std::string> lines)> done);
   void KeepGroup(const GroupId& id, std::string content);  // of no content: forgets it
   void KeepPrior(std::string key, std::string value);

@@ -28,7 +28,8 @@ constexpr std::array kEvents = {
     Events{"a tier has no more files", "a tier may make files again"},
     Events{"files of groups cannot be written", "files of groups are written again"},
     Events{"keys of groups cannot be erased", "keys of groups are erased"},
-    Events{nullptr, nullptr},  // redis_away: DomainRedis
+    Events{nullptr, "the catalog is on again"},  // catalog_off: Catalog, with the cause
+    Events{nullptr, nullptr},                    // redis_away: DomainRedis
     Events{"redis takes no writes", "redis takes writes again"},
     Events{"fenced memory is at its limit", "fenced memory is below its limit"},
     Events{"clients commit wrong checksums", "no client commits wrong checksums any more"},

@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "daemon/config/fd_needs.h"
 #include "daemon/log/log.h"
 #include "daemon/persist/slab_files.h"
 #include "daemon/process/fd_limit.h"
+#include "tiers/nvme/slot_inspector.h"
 
 namespace terrace {
 namespace {
@@ -280,7 +282,18 @@ void DomainNvme::StartCatalog() {
           [this](const std::string& sentence) {
             Log(LogLevel::kWarn, "catalog", {{"domain", options_.domain_name}, {"why", sentence}});
           },
+      .is_back = [this] { options_.post([this] { RewriteCatalog(); }); },
   });
+}
+
+void DomainNvme::RewriteCatalog() {
+  std::vector<Catalog::SlabSlots> slabs;
+  const SlotInspector& inspector = tier_->inspector();
+  for (std::optional<SlabView> slab = inspector.NextSlab(0); slab.has_value();
+       slab = inspector.NextSlab(slab->index + 1)) {
+    slabs.push_back({.slab = slab->index, .slot_count = slab->geometry.slot_count});
+  }
+  catalog_->Rewrite(std::move(slabs));
 }
 
 // A turn takes some; the rest is the next turn's.

@@ -103,6 +103,7 @@ class DomainNvme {
   void TellMissed(MissedErasures* missed) const;
   void OpenCiphers();
   void StartCatalog();
+  void RewriteCatalog();
   void StartFromLearned(Restoration& restoration);
   void WriteLearned(const Restoration& restoration);
   void TakeAnswers();

@@ -55,6 +55,9 @@ const char* RemedyOf(const SharedTierStats& stats) {
     return "redis.tls_ca_file, redis.tls_certificate_file and redis.tls_key_file, read again once "
            "they change, or the server's certificate";
   }
+  if (stats.is_of_another_kind) {
+    return "redis.mode, redis.endpoints and redis.master_name, which a restart takes";
+  }
   return stats.is_refused ? "redis.credentials_file, read again at each login, or the server's ACL"
                           : "the server, the network, or IPAddressAllow= of the unit";
 }
@@ -267,7 +270,9 @@ bool CloseRedis(std::span<const std::unique_ptr<DomainRedis>> domains, const Sto
 void DomainRedis::LogHealth() {
   const SharedTierStats stats = tier_->stats();
   // A server that was restarted is away before it refuses us, for which others must act.
-  const Told away = stats.is_refused ? Told::kRefused : Told::kAway;
+  const Told away = stats.is_of_another_kind ? Told::kOfAnotherKind
+                    : stats.is_refused       ? Told::kRefused
+                                             : Told::kAway;
   if (stats.is_ready && told_ != Told::kReady) {
     told_ = Told::kReady;
     Log(LogLevel::kInfo, "redis is there", {{"domain", options_.domain_name}});

@@ -89,7 +89,7 @@ class DomainRedis final : public SharedTierListener {
   uint64_t locked_told_ = 0;
   std::string tls_trouble_told_;
   bool is_left_behind_ = false;
-  enum class Told : uint8_t { kNothing, kReady, kAway, kRefused };
+  enum class Told : uint8_t { kNothing, kReady, kAway, kRefused, kOfAnotherKind };
   Told told_ = Told::kNothing;
 };
 

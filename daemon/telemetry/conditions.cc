@@ -176,6 +176,17 @@ void AddTier(const DomainFigures& domain, const DomainFigures::LowerTierStats& t
             "that, and nvme.capacity_bytes to several of those a path, and restart terraced",
         troubles);
   }
+  // A drive that is away takes it along.
+  const bool is_of_drive =
+      std::ranges::any_of(tier.troubles, [](const DriveTrouble& one) { return one.drive == 0; });
+  if (!tier.stats.catalog_trouble.empty() && !is_of_drive) {
+    Add(Condition::kCatalogOff,
+        "the catalog of the " + name + " tier is off: " + tier.stats.catalog_trouble +
+            "; blocks are kept, but a restart reads all header tables, and what is erased is not "
+            "in the audit. See catalog/ in the domain's directory on the first of nvme.paths "
+            "(space, permissions, lsattr, mount); it is tried again within a minute",
+        troubles);
+  }
   if (tier.stats.is_at_files_limit) {
     Add(Condition::kFilesAtLimit, FilesSentence(name, tier.stats), troubles);
   }
@@ -195,6 +206,10 @@ std::string RemedyOfAway(const SharedTierStats& redis) {
                ? "See redis.tls_ca_file, redis.tls_certificate_file and redis.tls_key_file, which "
                  "are read again once they change, or the server's certificate"
                : "Files that have changed are not in use: redis." + redis.tls_trouble;
+  }
+  if (redis.is_of_another_kind) {
+    return "See redis.mode, redis.endpoints and redis.master_name, which a restart takes; the "
+           "server is tried again by itself";
   }
   return redis.is_refused ? "See redis.credentials_file, which is read again at each login, or the "
                             "server's ACL"

@@ -30,19 +30,20 @@ enum class Condition : uint8_t {
   kFilesAtLimit,
   kGroupsNotKept,
   kKeysNotErased,
+  kCatalogOff,
   kRedisAway,
   kRedisNoWrites,
   kFencedMemory,
   kWrongChecksums,
   kKvEventsOff,
 };
-inline constexpr size_t kConditionCount = 17;
+inline constexpr size_t kConditionCount = 18;
 inline constexpr std::array<std::string_view, kConditionCount> kConditionNames = {
     "bypassed",          "draining",           "drive_off",        "drive_full",
     "drive_not_mounted", "drive_loses_places", "slabs_left_alone", "tier_above_limit",
     "blocks_too_large",  "files_at_limit",     "groups_not_kept",  "keys_not_erased",
-    "redis_away",        "redis_no_writes",    "fenced_memory",    "wrong_checksums",
-    "kv_events_off"};
+    "catalog_off",       "redis_away",         "redis_no_writes",  "fenced_memory",
+    "wrong_checksums",   "kv_events_off"};
 
 constexpr std::string_view NameOf(Condition condition) {
   return kConditionNames[static_cast<size_t>(condition)];

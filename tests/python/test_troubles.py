@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import resource
+import shutil
 import signal
 import socket
 import struct
@@ -139,6 +140,102 @@ def test_redis_that_cannot_be_used_is_a_condition(answers):
         finally:
             server.kill()
             server.wait()
+
+
+@contextlib.contextmanager
+def redis_servers(directory, ports, bus_ports=(None, None)):
+    """Plain ones, or with ports for each other nodes of a Cluster."""
+    running = []
+    try:
+        for port, bus_port in zip(ports, bus_ports):
+            of_cluster = ["--cluster-enabled", "yes", "--cluster-port", str(bus_port)]
+            own = pathlib.Path(directory, str(port))
+            own.mkdir(exist_ok=True)
+            running.append(subprocess.Popen(
+                ["redis-server", "--port", str(port), "--save", "", "--dir", own,
+                 *(of_cluster if bus_port else [])],
+                stdout=subprocess.DEVNULL, preexec_fn=die_with_parent))
+        eventually(lambda: all(redis_says(port, "ping") == "PONG" for port in ports))
+        yield
+    finally:
+        for server in running:
+            server.kill()
+            server.wait()
+
+
+def redis_says(port, *words):
+    return subprocess.run(["redis-cli", "-p", str(port), *map(str, words)], capture_output=True,
+                          text=True, timeout=LONG_S, check=False).stdout.strip()
+
+
+def test_a_node_of_a_redis_cluster_is_told_once_with_the_key_to_change(tmp_path):
+    shutil.which("redis-server") or pytest.skip("no redis-server")
+    ports, bus_ports = [free_port(), free_port()], [free_port(), free_port()]
+    config = f'[redis]\nendpoints = ["127.0.0.1:{ports[0]}"]\n'
+    with daemon_with(sections=config) as daemon:
+        with redis_servers(tmp_path, ports, bus_ports):
+            redis_says(ports[0], "cluster", "addslotsrange", 0, 8191)
+            redis_says(ports[1], "cluster", "addslotsrange", 8192, 16383)
+            redis_says(ports[0], "cluster", "meet", "127.0.0.1", ports[1], bus_ports[1])
+            eventually(lambda: all("cluster_state:ok" in redis_says(port, "cluster", "info")
+                                   for port in ports))
+            with connect(daemon) as client:
+                group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
+                prompts = iter(range(0, 1_000_000, 1000))
+
+                def is_said():
+                    if not holds(daemon, "redis_away"):
+                        first = next(prompts)
+                        store(group, range(first, first + 16))
+                        return False
+                    return "Redis Cluster" in look(daemon)[0]["troubles"][0]
+                eventually(is_said)
+            document, text = look(daemon)
+            attempts = document["redis"]["connection_attempts"]
+            assert document["redis"]["is_of_another_kind"]
+            assert 'set redis.mode = "cluster"' in document["troubles"][0]
+            assert "AWAY: the Redis server is a node of a Redis Cluster" in text
+            _, out, _ = run_terrace("doctor", "--socket", daemon.socket)
+            out = " ".join(out.split())  # its rows are wrapped
+            assert "[redis] mode, endpoints and master_name, then a restart" in out
+            # Its logins succeed, and say nothing.
+            eventually(lambda: look(daemon)[0]["redis"]["connection_attempts"] >= attempts + 3)
+            assert holds(daemon, "redis_away")
+            told = lines(daemon, "redis is away: what it has are misses until it is back")
+            assert sum("redis.mode" in line for line in told) == 1
+            assert len(lines(daemon, "redis is there")) <= 1
+        with redis_servers(tmp_path, ports[:1]):
+            eventually(lambda: is_well(daemon))
+
+
+def test_a_catalog_that_cannot_be_opened_is_told_and_comes_back(tmp_path):
+    sections = (f'[nvme]\npaths = ["{tmp_path}/drive"]\ncapacity_bytes = "16MiB"\n'
+                'slab_bytes = "4MiB"\n')
+    (tmp_path / "drive").mkdir()
+    with daemon_with(sections=sections, directory=tmp_path) as daemon, connect(daemon) as client:
+        store(client.open(terrace.SpaceGroup("tiny", [SPACE])), range(16 * 8))
+        eventually(lambda: look(daemon)[0]["lower_tiers"][0]["persisted_block_count"] == 8)
+    (catalog,) = (tmp_path / "drive").rglob("catalog")
+    catalog.rename(catalog.with_suffix(".aside"))
+    catalog.write_text("no directory")
+    with daemon_with(sections=sections, directory=tmp_path) as daemon:
+        eventually(lambda: holds(daemon, "catalog_off"))
+        document, _ = look(daemon)
+        assert document["lower_tiers"][0]["catalog_trouble"] in document["troubles"][0]
+        (told,) = lines(daemon, "catalog")
+        assert f"the catalog {catalog} is off" in told
+        code, _, err = run_terrace("audit", "--socket", daemon.socket)
+        assert code != 0 and "it is off" in err, "rather than that nothing was erased"
+        catalog.unlink()
+        eventually(lambda: is_well(daemon))
+        assert len(lines(daemon, "the catalog is on again")) == 1
+        assert len(lines(daemon, "catalog")) == 1
+        assert run_terrace("audit", "--socket", daemon.socket)[0] == 0
+    with daemon_with(sections=sections, directory=tmp_path) as daemon, connect(daemon) as client:
+        restored = lines(daemon, "restored")
+        assert 'from="tables"' in restored[1] and 'from="catalog"' in restored[2]
+        group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
+        assert group.match(group.hash(range(16 * 8))).block_count == 8
 
 
 def test_a_stopped_client_that_fences_memory_is_named():

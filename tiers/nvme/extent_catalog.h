@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace terrace {
 
@@ -19,6 +20,8 @@ class ExtentCatalog {
   virtual void OnEntryWritten(uint32_t slab, uint32_t slot) = 0;
   // What its caches and buffers take now, of what they may.
   virtual uint64_t memory_bytes() const { return 0; }
+  // Why there is none for now, for a person: a start has to read all tables. Empty: there is one.
+  virtual std::string trouble() const { return {}; }
 };
 
 }  // namespace terrace

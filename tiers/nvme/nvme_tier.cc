@@ -479,6 +479,7 @@ TierStats NvmeTier::stats() const {
       .fds_max = files.fds_max,
       .fds_wanted = files.fds_wanted,
       .catalog_memory_bytes = p.options.catalog == nullptr ? 0 : p.options.catalog->memory_bytes(),
+      .catalog_trouble = p.options.catalog == nullptr ? "" : p.options.catalog->trouble(),
       .left_alone_bytes = p.slabs.left_alone_bytes() + locked_bytes + left_bytes,
       .ungrouped_bytes = left_bytes,
       .is_healthy = p.disks.is_any_on(),

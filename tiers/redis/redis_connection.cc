@@ -22,6 +22,14 @@ constexpr uint64_t kTurnBytes = 4 * kMiB;
 
 const Status kLate(StatusCode::kBusy, "a Redis server did not answer in time");
 
+// Of an AUTH as it is sent; empty: it is another command.
+std::string_view PasswordIn(std::string_view head) {
+  constexpr std::string_view kEnd = "\r\n";
+  if (head.find("\r\nAUTH\r\n") == std::string_view::npos) return {};
+  head.remove_suffix(kEnd.size());
+  return head.substr(head.rfind(kEnd) + kEnd.size());
+}
+
 }  // namespace
 
 uint64_t RedisNowUs() {
@@ -138,7 +146,8 @@ void RedisConnection::LogIn() {
     std::string why;
     const Status status = ReadRedisCredentials(options_.credentials_file, &credentials, &why);
     if (!status.ok()) {
-      Close(Status(StatusCode::kUnsupported, "the file with the Redis password cannot be used"));
+      Refuse(RedisRefusal::kLogin,
+             Status(StatusCode::kUnsupported, "the file with the Redis password cannot be used"));
       return;
     }
     if (credentials.user.empty()) {
@@ -159,15 +168,24 @@ void RedisConnection::SendLogin(std::initializer_list<std::string_view> words) {
   Enqueue({.command = FormatRedisCommand(words)});
 }
 
-void RedisConnection::OnLoginAnswer(const RedisReply& reply) {
+void RedisConnection::OnLoginAnswer(std::string_view head, const RedisReply& reply) {
   --login_answers_due_;
   if (reply.kind == RedisReply::Kind::kError) {
     const RedisError error = ClassifyRedisError(reply.text);
-    // Of the key only this matters: it may well be another server's.
+    if (IsHardRedisError(error)) return Refuse(RedisRefusal::kLogin, StatusOfRedisError(error));
+    // In a Cluster the key may well be another server's: of it only little matters.
     const bool is_of_key = login_answers_due_ == 0 && !options_.permission_key.empty();
-    if (!is_of_key || IsHardRedisError(error)) {
-      Close(StatusOfRedisError(error));
-      return;
+    if (!is_of_key || (IsSoftRedisError(error) && !options_.is_of_cluster)) {
+      said_ = FirstWordsOf(reply.text);
+      const std::string_view password = PasswordIn(head);
+      if (!password.empty() && said_.find(password) != std::string::npos) said_.clear();
+      return Close(StatusOfRedisError(error));
+    }
+    if (IsRedirect(error) && !options_.is_of_cluster) {
+      return Refuse(RedisRefusal::kKind, kRedisIsOfCluster);
+    }
+    if (error == RedisError::kUnknownCommand) {
+      return Refuse(RedisRefusal::kKind, kRedisKeepsNoKeys);
     }
     knows_expire_nx_ = error != RedisError::kWrongArguments;
   }
@@ -208,8 +226,13 @@ void RedisConnection::Admit() {
 
 void RedisConnection::Close(Status status) { CloseWith(status, {.status = status}); }
 
+void RedisConnection::Refuse(RedisRefusal refusal, Status status) {
+  refusal_ = refusal;
+  Close(status);
+}
+
 void RedisConnection::CloseFailed(const RedisStreamResult& result, int error_of_end) {
-  is_tls_refused_ = result.status.code() == StatusCode::kUnsupported;
+  if (result.status.code() == StatusCode::kUnsupported) refusal_ = RedisRefusal::kCertificate;
   Close(result.status.ok() ? Status(StatusCode::kIo, "a Redis server hung up", error_of_end)
                            : result.status);
 }
@@ -283,8 +306,8 @@ void RedisConnection::OnReply(RedisReply reply) {
   flying_bytes_ -= request.cost_bytes();
   waiting_bytes_ -= request.cost_bytes();
   if (phase_ == Phase::kLogin) {
+    OnLoginAnswer(request.command.head, reply);
     WipeText(&request.command.head);
-    OnLoginAnswer(reply);
     return;
   }
   Admit();

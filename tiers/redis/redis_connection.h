@@ -64,7 +64,7 @@ class RedisConnectionListener {
   virtual ~RedisConnectionListener() = default;
   // Logged in, and the server works.
   virtual void OnReady(RedisConnection* connection) = 0;
-  // For good. Every request has been answered. kUnsupported: the server refuses us.
+  // For good. Every request has been answered. kUnsupported: see refusal().
   virtual void OnClosed(RedisConnection* connection, Status status) = 0;
   virtual void OnAnswer(RedisRequest request, RedisAnswer answer) = 0;
 };
@@ -79,6 +79,7 @@ class RedisConnection final : public RedisReplySink {
     // Never there. Given a time to live at login, so that a user who may not is refused there.
     // Empty: not.
     std::string permission_key;
+    bool is_of_cluster = false;  // false: a server that redirects is refused
     RedisTimeouts timeouts;
     uint32_t queue_max = 4096;
     uint64_t window_bytes = 4 * kMiB;
@@ -96,8 +97,10 @@ class RedisConnection final : public RedisReplySink {
   void Close(Status status);
 
   bool is_ready() const { return phase_ == Phase::kReady; }
-  // Of one that is closed: for certificates' sake.
-  bool is_tls_refused() const { return is_tls_refused_; }
+  // Of one that is closed.
+  RedisRefusal refusal() const { return refusal_; }
+  // Likewise, what a server said that cannot answer now, for a person. Empty: nothing.
+  const std::string& said() const { return said_; }
   // PEXPIRE … NX: of servers from 7 on. Known once ready.
   bool knows_expire_nx() const { return knows_expire_nx_; }
   // What an answer to a request sent now would wait for.
@@ -128,7 +131,9 @@ class RedisConnection final : public RedisReplySink {
   void Shake();
   void LogIn();
   void SendLogin(std::initializer_list<std::string_view> words);
-  void OnLoginAnswer(const RedisReply& reply);
+  // The command answered is `head`.
+  void OnLoginAnswer(std::string_view head, const RedisReply& reply);
+  void Refuse(RedisRefusal refusal, Status status);
   void Enqueue(RedisRequest request);
 
   void Pump();
@@ -160,7 +165,8 @@ class RedisConnection final : public RedisReplySink {
   uint64_t waiting_bytes_ = 0;
   uint32_t login_answers_due_ = 0;
   bool knows_expire_nx_ = true;
-  bool is_tls_refused_ = false;
+  RedisRefusal refusal_ = RedisRefusal::kNone;
+  std::string said_;
   bool is_flush_posted_ = false;
   bool is_waiting_readable_ = false, is_waiting_writable_ = false, is_watching_ = false;
   uint64_t watched_us_ = 0;  // what the timer is set for

@@ -1,6 +1,8 @@
 #include "tiers/redis/redis_error.h"
 
+#include <algorithm>
 #include <array>
+#include <cctype>
 #include <charconv>
 
 #include "tiers/redis/redis_slot.h"
@@ -61,13 +63,40 @@ RedisError ClassifyRedisError(std::string_view text) {
   if (word == "ERR" && text.starts_with("wrong number of arguments")) {
     return RedisError::kWrongArguments;
   }
+  if (word == "ERR" && text.starts_with("unknown command")) return RedisError::kUnknownCommand;
   return RedisError::kOther;
+}
+
+std::string FirstWordsOf(std::string_view text) {
+  const auto is_letter = [text](size_t at) {
+    return at < text.size() && std::isalpha(static_cast<unsigned char>(text[at])) != 0;
+  };
+  size_t end = 0;
+  for (; end < text.size(); ++end) {
+    const char c = text[end];
+    if (c < ' ' || c > '~' || c == '"' || c == '`') break;
+    if (c == '\'' && !(end > 0 && is_letter(end - 1) && is_letter(end + 1))) break;  // but "can't"
+    if (c == '.' && end + 1 < text.size() && text[end + 1] == ' ') break;
+  }
+  if (end > kRedisSaidBytesMax) {
+    const size_t space = text.rfind(' ', kRedisSaidBytesMax);
+    end = space == std::string_view::npos ? kRedisSaidBytesMax : space;
+  }
+  while (end > 0 && std::string_view(" .,:;(").find(text[end - 1]) != std::string_view::npos) --end;
+  return std::string(text.substr(0, end));
+}
+
+std::string RedisTroubleText(Status status, std::string_view said) {
+  std::string text = status.what();
+  if (!said.empty()) text.append(" (it says: ").append(said).append(")");
+  return text;
 }
 
 std::string_view RedisErrorName(RedisError error) {
   if (error == RedisError::kNone) return "none";
   if (error == RedisError::kTooLong) return "value too long";
   if (error == RedisError::kWrongArguments) return "wrong number of arguments";
+  if (error == RedisError::kUnknownCommand) return "unknown command";
   for (const ErrorWord& known : kWords) {
     if (known.error == error) return known.name;
   }
@@ -87,6 +116,10 @@ bool IsWriteRefusal(RedisError error) {
 bool IsSoftRedisError(RedisError error) {
   return error == RedisError::kLoading || error == RedisError::kBusyScript ||
          error == RedisError::kClusterDown || error == RedisError::kMasterDown;
+}
+
+bool IsRedirect(RedisError error) {
+  return error == RedisError::kMoved || error == RedisError::kAsk;
 }
 
 bool IsForeignRedisValue(RedisError error) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "terrace/check.h"
+#include "tiers/redis/redis_slot.h"
 
 namespace terrace {
 namespace {
@@ -95,6 +96,9 @@ void RedisNode::Connect(size_t index) {
   options.loop = options_.loop;
   options.listener = this;
   options.attempt = static_cast<uint32_t>(counts_.attempts++);
+  if (moved_slot_.has_value() && !options.permission_key.empty()) {
+    options.permission_key.append("{").append(RedisTagOf(*moved_slot_)).append("}");
+  }
   connections_[index] = std::make_unique<RedisConnection>(std::move(options));
   connections_[index]->Open();
 }
@@ -108,8 +112,9 @@ void RedisNode::ConnectMissing() {
 void RedisNode::OnReady(RedisConnection* connection) {
   knows_expire_nx_ = connection->knows_expire_nx();
   breaker_.OnSuccess();
-  is_refused_ = is_tls_refused_ = false;
-  last_trouble_ = Status::Ok();
+  refusal_ = RedisRefusal::kNone;
+  moved_slot_.reset();
+  trouble_.clear();
   if (!has_worked_) {
     has_worked_ = true;
     ConnectMissing();
@@ -125,12 +130,9 @@ void RedisNode::OnClosed(RedisConnection* connection, Status status) {
   // It may be on the stack.
   asio::post(*options_.loop, [gone = std::move(*slot)] {});
   if (is_closed_ || breaker_.state() == CircuitBreaker::State::kOpen) return;  // we closed it
-  last_trouble_ = status;
+  trouble_ = RedisTroubleText(status, connection->said());
   const bool is_hard = status.code() == StatusCode::kUnsupported;
-  if (is_hard) {
-    is_refused_ = true;
-    is_tls_refused_ = connection->is_tls_refused();
-  }
+  if (is_hard) refusal_ = connection->refusal();
   OnFailure(is_hard ? Failure::kHard : Failure::kSoft);
   options_.listener->OnNodeHealth(this);
 }
@@ -150,12 +152,16 @@ void RedisNode::OnFailure(Failure failure) {
 
 void RedisNode::OnAnswer(RedisRequest request, RedisAnswer answer) {
   if (IsHardRedisError(answer.error)) {
-    is_refused_ = true;
-    is_tls_refused_ = false;
-    last_trouble_ = StatusOfRedisError(answer.error);
+    refusal_ = RedisRefusal::kLogin;
+    trouble_ = StatusOfRedisError(answer.error).what();
+    OnFailure(Failure::kHard);
+  } else if (IsRedirect(answer.error) && !options_.connection.is_of_cluster) {
+    refusal_ = RedisRefusal::kKind;
+    moved_slot_ = request.slot;
+    trouble_ = kRedisIsOfCluster.what();
     OnFailure(Failure::kHard);
   } else if (IsSoftRedisError(answer.error)) {
-    last_trouble_ = StatusOfRedisError(answer.error);
+    trouble_ = RedisTroubleText(StatusOfRedisError(answer.error), FirstWordsOf(answer.reply.text));
     OnFailure(Failure::kSoft);
   } else if (answer.status.ok()) {
     breaker_.OnSuccess();

@@ -12,7 +12,9 @@
 #include <asio/steady_timer.hpp>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "tiers/disk/circuit_breaker.h"
@@ -60,12 +62,9 @@ class RedisNode final : public RedisConnectionListener {
 
   // A command can be sent now.
   bool is_ready() const;
-  // Why it is not, for a person.
-  Status last_trouble() const { return last_trouble_; }
-  // The server refuses us: an operator must act.
-  bool is_refused() const { return is_refused_; }
-  // For certificates' sake, its or ours.
-  bool is_tls_refused() const { return is_tls_refused_; }
+  // Why it is not, for a person. Empty: nothing is known.
+  const std::string& trouble() const { return trouble_; }
+  RedisRefusal refusal() const { return refusal_; }
   // As its last login said.
   bool knows_expire_nx() const { return knows_expire_nx_; }
   const RedisEndpoint& endpoint() const { return options_.connection.endpoint; }
@@ -91,10 +90,13 @@ class RedisNode final : public RedisConnectionListener {
   asio::steady_timer timer_;
   std::mt19937_64 random_;
   RedisNodeCounts counts_;
-  Status last_trouble_;
+  std::string trouble_;
   bool is_closed_ = false;
   bool has_worked_ = false;  // since the breaker opened last
-  bool is_refused_ = false, is_tls_refused_ = false;
+  RedisRefusal refusal_ = RedisRefusal::kNone;
+  // A key of it was said to live elsewhere, by a server that is to keep all of them: a login asks
+  // about this slot until it may.
+  std::optional<uint32_t> moved_slot_;
   bool knows_expire_nx_ = true;
   bool is_retry_set_ = false;
 };

@@ -35,6 +35,7 @@ std::unique_ptr<RedisNode> RedisServers::MakeNode(const RedisEndpoint& endpoint,
     node.connection.credentials_file.clear();  // the servers' password is not the Sentinels'
     node.connection.permission_key.clear();
   }
+  node.connection.is_of_cluster = options_.topology == RedisTopology::kCluster;
   return std::make_unique<RedisNode>(std::move(node));
 }
 
@@ -56,26 +57,33 @@ RedisServersStats RedisServers::stats() const {
     for (const auto& node : *nodes) {
       const RedisNodeCounts counts = node->counts();
       stats.is_ready |= nodes == &nodes_ && node->is_ready();
-      stats.is_refused |= node->is_refused();
-      stats.is_tls_refused |= node->is_tls_refused();
+      if (stats.refusal == RedisRefusal::kNone) stats.refusal = node->refusal();
       stats.counts.connections += counts.connections;
       stats.counts.attempts += counts.attempts;
       stats.counts.connections_lost += counts.connections_lost;
       stats.counts.breaker_opened += counts.breaker_opened;
-      if (stats.last_trouble.ok()) stats.last_trouble = node->last_trouble();
+      if (stats.trouble.empty()) stats.trouble = node->trouble();
     }
   }
-  if (nodes_.empty() && stats.last_trouble.ok()) {
-    stats.last_trouble = Status(StatusCode::kUnsupported, "no Sentinel has named a master yet");
+  if (!stats.is_ready && !sentinel_trouble_.empty()) {
+    stats.trouble = sentinel_trouble_;
+    if (stats.refusal == RedisRefusal::kNone) stats.refusal = RedisRefusal::kKind;
+  }
+  if (nodes_.empty() && stats.trouble.empty()) {
+    stats.trouble = "no Sentinel has named a master yet";
   }
   return stats;
 }
 
 // ---- requests ----
 
-size_t RedisServers::AnyReady(const std::vector<std::unique_ptr<RedisNode>>& nodes) const {
-  const auto ready = std::ranges::find_if(nodes, [](const auto& node) { return node->is_ready(); });
-  return ready == nodes.end() ? kNone : static_cast<size_t>(ready - nodes.begin());
+size_t RedisServers::AnyReady(const std::vector<std::unique_ptr<RedisNode>>& nodes,
+                              size_t first) const {
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const size_t node = (first + i) % nodes.size();
+    if (nodes[node]->is_ready()) return node;
+  }
+  return kNone;
 }
 
 size_t RedisServers::NodeOf(uint32_t slot) const {
@@ -96,12 +104,11 @@ void RedisServers::Send(RedisRequest request) {
 }
 
 void RedisServers::OnNodeAnswer(RedisNode* node, RedisRequest request, RedisAnswer answer) {
-  const bool is_redirect = answer.error == RedisError::kMoved || answer.error == RedisError::kAsk;
   if (answer.error == RedisError::kReadOnly) {  // no master any more
     is_map_stale_ = true;
     WatchAmiss();
   }
-  if (is_redirect && options_.topology == RedisTopology::kCluster && !is_closed_ &&
+  if (IsRedirect(answer.error) && options_.topology == RedisTopology::kCluster && !is_closed_ &&
       request.redirects < kRedisRedirectsMax) {
     const Result<RedisRedirect> redirect = ParseRedisRedirect(answer.reply.text);
     const size_t target =
@@ -173,15 +180,15 @@ void RedisServers::WatchAmiss() {
 
 void RedisServers::LookAgain() {
   const bool is_sentinel = options_.topology == RedisTopology::kSentinel;
-  const size_t asked = AnyReady(is_sentinel ? sentinels_ : nodes_);
+  const size_t asked = is_sentinel ? AnyReady(sentinels_, sentinel_first_) : AnyReady(nodes_);
   if (is_looking_ || asked == kNone) return;
   is_looking_ = true;
   if (is_sentinel) {
     sentinels_[asked]->Send({.command = FormatRedisCommand(
                                  {"SENTINEL", "get-master-addr-by-name", options_.master_name}),
-                             .done = [this](const RedisAnswer& answer) {
+                             .done = [this, asked](const RedisAnswer& answer) {
                                is_looking_ = false;
-                               if (answer.status.ok() && !is_closed_) TakeMaster(answer.reply);
+                               if (answer.status.ok() && !is_closed_) TakeMaster(asked, answer);
                              }});
     return;
   }
@@ -193,18 +200,41 @@ void RedisServers::LookAgain() {
        }});
 }
 
+void RedisServers::TakeMaster(size_t asked, const RedisAnswer& answer) {
+  std::string trouble;
+  if (!HasTakenMaster(answer.reply)) {
+    sentinel_first_ = (asked + 1) % sentinels_.size();
+    const std::string address = ToText(sentinels_[asked]->endpoint());
+    if (answer.error == RedisError::kUnknownCommand) {
+      trouble = address +
+                " is no Sentinel: with redis.mode = \"sentinel\" redis.endpoints names "
+                "the Sentinels, not the servers that keep keys";
+    } else if (answer.reply.kind == RedisReply::Kind::kNil) {
+      trouble = "the Sentinel at " + address + " knows no master of the name \"" +
+                options_.master_name + "\": set redis.master_name to what it calls the master";
+    } else {
+      trouble = RedisTroubleText(Status(StatusCode::kBusy, "a Sentinel does not name the master"),
+                                 FirstWordsOf(answer.reply.text));
+    }
+  }
+  if (trouble == sentinel_trouble_) return;
+  sentinel_trouble_ = std::move(trouble);
+  options_.health_changed();
+}
+
 // [address, port] of the master.
-void RedisServers::TakeMaster(const RedisReply& reply) {
-  if (reply.kind != RedisReply::Kind::kArray || reply.elements.size() != 2) return;
+bool RedisServers::HasTakenMaster(const RedisReply& reply) {
+  if (reply.kind != RedisReply::Kind::kArray || reply.elements.size() != 2) return false;
   RedisEndpoint endpoint{.host = reply.elements[0].text};
   const std::string& port = reply.elements[1].text;
   const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), endpoint.port);
-  if (error != std::errc() || endpoint.port == 0 || endpoint.host.empty()) return;
+  if (error != std::errc() || endpoint.port == 0 || endpoint.host.empty()) return false;
   is_map_stale_ = false;
-  if (!nodes_.empty() && nodes_[0]->endpoint() == endpoint) return;
+  if (!nodes_.empty() && nodes_[0]->endpoint() == endpoint) return true;
   if (!nodes_.empty()) Retire(std::move(nodes_[0]));
   nodes_.clear();
   NodeAt(endpoint);
+  return true;
 }
 
 // [[first slot, last slot, [address, port, …] of the master, … of replicas], …]

@@ -23,9 +23,9 @@ inline constexpr uint32_t kRedisRedirectsMax = 3;
 
 struct RedisServersStats {
   bool is_ready = false;
-  bool is_refused = false, is_tls_refused = false;
+  RedisRefusal refusal = RedisRefusal::kNone;  // of one of them
   RedisNodeCounts counts;
-  Status last_trouble;
+  std::string trouble;  // why it is not ready, for a person
 };
 
 class RedisServers final : public RedisNodeListener {
@@ -61,11 +61,13 @@ class RedisServers final : public RedisNodeListener {
   // The index of the node at that address, made if it is new. kNone: there are too many.
   size_t NodeAt(const RedisEndpoint& endpoint);
   size_t NodeOf(uint32_t slot) const;
-  size_t AnyReady(const std::vector<std::unique_ptr<RedisNode>>& nodes) const;
+  // From `first` on, or before it.
+  size_t AnyReady(const std::vector<std::unique_ptr<RedisNode>>& nodes, size_t first = 0) const;
   bool IsAmiss() const;
   void LookAgain();
   void WatchAmiss();
-  void TakeMaster(const RedisReply& reply);
+  void TakeMaster(size_t asked, const RedisAnswer& answer);
+  bool HasTakenMaster(const RedisReply& reply);
   void TakeMap(const std::string& host, const RedisReply& reply);
   void DropUnused();
   void Retire(std::unique_ptr<RedisNode> node);
@@ -74,6 +76,8 @@ class RedisServers final : public RedisNodeListener {
   std::vector<std::unique_ptr<RedisNode>> nodes_;      // those that hold keys
   std::vector<std::unique_ptr<RedisNode>> sentinels_;  // those that know where the master is
   std::vector<size_t> node_of_slot_;                   // of a Cluster
+  size_t sentinel_first_ = 0;                          // who is asked first
+  std::string sentinel_trouble_;                       // why none has named a master, for a person
   asio::steady_timer timer_;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   bool is_map_stale_ = true;

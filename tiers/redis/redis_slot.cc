@@ -3,6 +3,8 @@
 #include <array>
 #include <cstddef>
 
+#include "terrace/check.h"
+
 namespace terrace {
 namespace {
 
@@ -35,6 +37,13 @@ uint32_t RedisSlotOf(std::string_view key) {
     }
   }
   return Crc16(key) % kRedisSlotCount;
+}
+
+std::string RedisTagOf(uint32_t slot) {
+  TERRACE_CHECK(slot < kRedisSlotCount, "a Cluster has so many slots");
+  uint32_t number = 0;
+  while (RedisSlotOf(std::to_string(number)) != slot) ++number;
+  return std::to_string(number);
 }
 
 }  // namespace terrace

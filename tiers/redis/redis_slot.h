@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace terrace {
@@ -11,5 +12,7 @@ inline constexpr uint32_t kRedisSlotCount = 16384;
 
 // Of what is between the first '{' and the first '}' behind it, if that is not empty, else of all.
 uint32_t RedisSlotOf(std::string_view key);
+// A hash tag of that slot, without its braces.
+std::string RedisTagOf(uint32_t slot);
 
 }  // namespace terrace

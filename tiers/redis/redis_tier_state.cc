@@ -484,10 +484,12 @@ void RedisTier::State::PublishStats() {
   is_ready.store(server.is_ready, std::memory_order_relaxed);
   std::lock_guard lock(mutex);
   shared_stats.is_ready = server.is_ready;
-  shared_stats.is_refused = server.is_refused;
-  shared_stats.is_tls_refused = server.is_tls_refused;
+  shared_stats.is_refused =
+      server.refusal == RedisRefusal::kLogin || server.refusal == RedisRefusal::kCertificate;
+  shared_stats.is_tls_refused = server.refusal == RedisRefusal::kCertificate;
+  shared_stats.is_of_another_kind = server.refusal == RedisRefusal::kKind;
   shared_stats.tls_trouble = tls == nullptr ? "" : tls->trouble();
-  shared_stats.trouble = server.last_trouble.ok() ? "" : server.last_trouble.what();
+  shared_stats.trouble = server.trouble;
   shared_stats.is_full = blocks->write_refusal() == RedisError::kOutOfMemory;
   shared_stats.write_trouble = StatusOfRedisError(blocks->write_refusal()).what();
   shared_stats.read_bytes = counts.read_bytes;

@@ -1,4 +1,5 @@
 // Where a key lives: Clusters whose slots move, masters that Sentinels name.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <hiredis/hiredis.h>
 
@@ -16,11 +17,14 @@
 namespace terrace {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 using testing::RawRedis;
 using testing::RedisCluster;
 using testing::RedisProcess;
 using testing::RedisRig;
 using testing::RedisTestName;
+using ::testing::StartsWith;
 
 constexpr size_t kLengthBytes = 200'000;
 constexpr size_t kSmallBytes = 70'000;
@@ -209,6 +213,41 @@ TEST(RedisSentinel, AFailoverIsFollowed) {
     return rig.tier().stats().is_ready && rig.StoreNow(RedisTestName(2, 0), 2, kLengthBytes).ok();
   }));
   EXPECT_TRUE(rig.FetchNow(RedisTestName(1, 0), kLengthBytes).status.ok());
+}
+
+TEST(RedisSentinel, WhoIsNoneAndANameThatNoneKnowsAreNamed) {
+  TERRACE_NEEDS_REDIS();
+  if (testing::FindProgram("redis-sentinel").empty()) {
+    GTEST_SKIP() << "SKIPPED: redis-sentinel is not installed; run tools/setup";
+  }
+  RedisProcess master;
+  RedisProcess sentinel({.program = "redis-sentinel", .config = "sentinel resolve-hostnames no"});
+  RedisTier::Options options = RedisRig::Options(master.tcp_endpoint());
+  options.topology = RedisTopology::kSentinel;
+  options.master_name = "shared";
+  {
+    RedisRig rig(options);
+    ASSERT_TRUE(rig.RunUntil([&] { return rig.tier().stats().is_of_another_kind; }));
+    EXPECT_THAT(rig.tier().stats().trouble,
+                AllOf(StartsWith(ToText(master.tcp_endpoint()) + " is no Sentinel"),
+                      HasSubstr("redis.endpoints")));
+  }
+  // Who is asked first is none; the other one does not know the name, and hears of it.
+  options.endpoints = {master.tcp_endpoint(), sentinel.tcp_endpoint()};
+  RedisRig rig(options);
+  ASSERT_TRUE(rig.RunUntil(
+      [&] { return rig.tier().stats().trouble.find("knows no master") != std::string::npos; }));
+  EXPECT_THAT(rig.tier().stats().trouble,
+              AllOf(HasSubstr(ToText(sentinel.tcp_endpoint())), HasSubstr("\"shared\""),
+                    HasSubstr("redis.master_name")));
+  EXPECT_TRUE(rig.tier().stats().is_of_another_kind);
+  ASSERT_EQ(sentinel.Connect()->Text(
+                {"SENTINEL", "MONITOR", "shared", "127.0.0.1", std::to_string(master.port()), "1"}),
+            "OK");
+  rig.WaitUntilReady();
+  EXPECT_FALSE(rig.tier().stats().is_of_another_kind);
+  EXPECT_EQ(rig.tier().stats().trouble, "");
+  EXPECT_TRUE(rig.StoreNow(RedisTestName(1, 0), 1, kLengthBytes).ok());
 }
 
 }  // namespace

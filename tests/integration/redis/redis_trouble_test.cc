@@ -1,8 +1,14 @@
 // What a server says when it cannot or will not: the right class, seldom asked again, and well
 // again by itself when the trouble has ended. Full and read-only servers are in the tier's
 // contract.
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <ifaddrs.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -13,6 +19,7 @@
 #include <string>
 #include <thread>
 
+#include "redis/redis_cluster.h"
 #include "redis/redis_process.h"
 #include "redis/redis_rig.h"
 #include "redis/redis_traffic.h"
@@ -20,7 +27,9 @@
 namespace terrace {
 namespace {
 
+using testing::FreePort;
 using testing::RawRedis;
+using testing::RedisCluster;
 using testing::RedisProcess;
 using testing::RedisRig;
 using testing::RedisTestName;
@@ -149,6 +158,197 @@ TEST(RedisTrouble, WhatAPersonMustEndIsSaidWithinASecond) {
   for (const RedisEndpoint& endpoint : {full.unix_endpoint(), replica.unix_endpoint()}) {
     EXPECT_LE(SecondsUntilSaid(RedisRig::Options(endpoint), takes_no_writes), 1.0);
   }
+}
+
+// ---- servers of another kind ----
+
+void WaitForCluster(RedisRig& rig, const RedisCluster& cluster) {
+  ASSERT_TRUE(rig.RunUntil([&] { return cluster.IsUp(); }));
+}
+
+// Once it has turned somebody away, which for the one that keeps the permission's key is a block.
+// PROMISE: T43 a node of a Cluster
+TEST(RedisTrouble, ANodeOfAClusterIsNoSingleServerAndSaidSo) {
+  TERRACE_NEEDS_REDIS();
+  for (const size_t i : {0, 1}) {
+    const RedisCluster cluster({.masters = 2});
+    const uint16_t port = cluster.node(i).port();
+    RedisTier::Options options = RedisRig::Options(cluster.node(i).tcp_endpoint());
+    options.breaker = {.probe_first_us = 200'000, .probe_max_us = 400'000};
+    RedisRig rig(options);
+    WaitForCluster(rig, cluster);
+    uint64_t chain = 0;
+    ASSERT_TRUE(rig.RunUntil([&] {
+      if (rig.tier().stats().is_ready) (void)rig.StoreNow(RedisTestName(++chain, 0), 7, 70'000);
+      return rig.tier().stats().is_of_another_kind;
+    }));
+    const uint64_t attempts = rig.tier().stats().connection_attempts;
+    EXPECT_LE(AttemptsPerSecond(rig), 10.0);
+    ASSERT_TRUE(rig.RunUntil([&] {
+      const SharedTierStats stats = rig.tier().stats();
+      EXPECT_FALSE(stats.is_ready) << "it logged in, and is a node of a Cluster all the same";
+      EXPECT_TRUE(stats.is_of_another_kind && !stats.is_refused);
+      EXPECT_EQ(stats.trouble,
+                "the Redis server is a node of a Redis Cluster: set redis.mode = \"cluster\"");
+      return stats.is_ready || stats.connection_attempts >= attempts + 3;
+    }));
+    // Another server at its address.
+    cluster.node(i).Kill();
+    RedisProcess single({.port = port});
+    rig.WaitUntilReady();
+    EXPECT_FALSE(rig.tier().stats().is_of_another_kind);
+    EXPECT_EQ(rig.tier().stats().trouble, "");
+    for (chain = 0; chain < 8; ++chain) {
+      EXPECT_TRUE(rig.StoreNow(RedisTestName(chain, 0), 7, 70'000).ok());
+    }
+  }
+}
+
+TEST(RedisTrouble, AClusterOfOneServerIsServedAsOne) {
+  TERRACE_NEEDS_REDIS();
+  const RedisCluster cluster({.masters = 1});
+  RedisRig rig(RedisRig::Options(cluster.node(0).tcp_endpoint()));
+  WaitForCluster(rig, cluster);
+  rig.WaitUntilReady();
+  for (uint64_t chain = 0; chain < 8; ++chain) {
+    EXPECT_TRUE(rig.StoreNow(RedisTestName(chain, 0), 7, 70'000).ok());
+  }
+  EXPECT_FALSE(rig.tier().stats().is_of_another_kind);
+}
+
+TEST(RedisTrouble, AClusterThatIsDownIsAwayUntilItIsUp) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server(
+      {.arguments = {"--cluster-enabled", "yes", "--cluster-port", std::to_string(FreePort())}});
+  RedisRig rig(RedisRig::Options(server.tcp_endpoint()));
+  const auto seen = [&rig](uint64_t attempts) {
+    return rig.RunUntil([&] {
+      const SharedTierStats stats = rig.tier().stats();
+      EXPECT_FALSE(stats.is_ready) << "it logged in";
+      return stats.is_ready || stats.connection_attempts > attempts;
+    });
+  };
+  ASSERT_TRUE(seen(3));
+  EXPECT_EQ(rig.tier().stats().trouble,
+            "the Redis server cannot answer now (it says: CLUSTERDOWN Hash slot not served)");
+  server.Connect()->Command({"CLUSTER", "ADDSLOTSRANGE", "0", "16383"});
+  rig.WaitUntilReady();
+  EXPECT_TRUE(rig.StoreNow(RedisTestName(1, 0), 7, 70'000).ok());
+}
+
+TEST(RedisTrouble, ASentinelIsNoSingleServerAndSaidSo) {
+  TERRACE_NEEDS_REDIS();
+  if (testing::FindProgram("redis-sentinel").empty()) {
+    GTEST_SKIP() << "SKIPPED: redis-sentinel is not installed; run tools/setup";
+  }
+  RedisProcess sentinel({.program = "redis-sentinel", .config = "sentinel resolve-hostnames no"});
+  RedisRig rig(RedisRig::Options(sentinel.tcp_endpoint()));
+  ASSERT_TRUE(rig.RunUntil([&] { return rig.tier().stats().is_of_another_kind; }));
+  EXPECT_FALSE(rig.tier().stats().is_ready);
+  EXPECT_NE(rig.tier().stats().trouble.find("redis.mode = \"sentinel\""), std::string::npos)
+      << rig.tier().stats().trouble;
+}
+
+// ---- what a server says that is none of the above ----
+
+// Whoever connects is told `line`, whatever is asked.
+class SaysOneThing {
+ public:
+  explicit SaysOneThing(std::string line) : line_(std::move(line)) {
+    sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+    path_.copy(address.sun_path, sizeof(address.sun_path) - 1);
+    EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    EXPECT_EQ(listen(fd_, 8), 0);
+    thread_ = std::thread([this] {
+      for (int peer = -1; (peer = accept(fd_, nullptr, nullptr)) >= 0; close(peer)) {
+        (void)!send(peer, line_.data(), line_.size(), MSG_NOSIGNAL);
+        char asked[4096];
+        while (recv(peer, asked, sizeof(asked), 0) > 0) {
+        }
+      }
+    });
+  }
+  ~SaysOneThing() {
+    shutdown(fd_, SHUT_RDWR);
+    thread_.join();
+    close(fd_);
+    unlink(path_.c_str());
+  }
+  RedisEndpoint endpoint() const { return {.unix_path = path_}; }
+
+ private:
+  const std::string line_;
+  const std::string path_ = "/tmp/terrace_says_" + std::to_string(getpid());
+  const int fd_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  std::thread thread_;
+};
+
+std::string TroubleOf(const RedisTier::Options& options) {
+  RedisRig rig(options);
+  EXPECT_TRUE(rig.RunUntil([&] { return !rig.tier().stats().trouble.empty(); }));
+  return rig.tier().stats().trouble;
+}
+
+// PROMISE: T39 what a server gives back
+TEST(RedisTrouble, AServersFirstWordsAreShownUnlessThePasswordIsAmongThem) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess other({.waits_until_ready = false});
+  const auto trouble_of = [&other](const std::string& line) {
+    const SaysOneThing server(line + "\r\n");
+    RedisTier::Options options = RedisRig::Options(server.endpoint());
+    options.credentials_file = WriteCredentials(other, "cache\nswordfish\n");
+    return TroubleOf(options);
+  };
+  const std::string cannot = "the Redis server cannot answer now";
+  EXPECT_EQ(trouble_of("-ERR come again later"), cannot + " (it says: ERR come again later)");
+  EXPECT_EQ(trouble_of("-ERR I know no swordfish here"), cannot);
+  EXPECT_EQ(trouble_of("-ERR unknown word 'swordfish'"), cannot + " (it says: ERR unknown word)");
+}
+
+TEST(RedisTrouble, AServerThatIsFullOfClientsIsQuoted) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  const std::unique_ptr<RawRedis> raw = server.Connect();
+  ASSERT_EQ(raw->Text({"CONFIG", "SET", "maxclients", "1"}), "OK");
+  RedisRig rig(RedisRig::Options(server.tcp_endpoint()));
+  ASSERT_TRUE(rig.RunUntil([&] {
+    return rig.tier().stats().trouble.find("max number of clients reached") != std::string::npos;
+  }));
+  EXPECT_FALSE(rig.tier().stats().is_refused || rig.tier().stats().is_of_another_kind);
+  ASSERT_EQ(raw->Text({"CONFIG", "SET", "maxclients", "100"}), "OK");
+  rig.WaitUntilReady();
+  EXPECT_EQ(rig.tier().stats().trouble, "");
+}
+
+// Of this host, by which a server does not take it for local. Empty: it has none.
+std::string OwnAddress() {
+  ifaddrs* first = nullptr;
+  if (getifaddrs(&first) != 0) return "";
+  std::string address;
+  for (const ifaddrs* one = first; one != nullptr && address.empty(); one = one->ifa_next) {
+    if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != AF_INET) continue;
+    char text[INET_ADDRSTRLEN] = {};
+    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(one->ifa_addr)->sin_addr, text,
+              sizeof(text));
+    if (!std::string(text).starts_with("127.")) address = text;
+  }
+  freeifaddrs(first);
+  return address;
+}
+
+// The first that a new server on another host says.
+TEST(RedisTrouble, AServerInProtectedModeIsQuoted) {
+  TERRACE_NEEDS_REDIS();
+  const std::string address = OwnAddress();
+  if (address.empty()) GTEST_SKIP() << "SKIPPED: this host has the loopback alone";
+  RedisProcess server({.arguments = {"--bind", address, "--protected-mode", "yes"}});
+  RedisRig rig(RedisRig::Options({.host = address, .port = server.port()}));
+  ASSERT_TRUE(rig.RunUntil([&] {
+    return rig.tier().stats().trouble.find("DENIED Redis is running in protected mode") !=
+           std::string::npos;
+  }));
+  server.Connect()->Command({"CONFIG", "SET", "protected-mode", "no"});
+  rig.WaitUntilReady();
 }
 
 // All that docs/REDIS_FORMAT.md says an ACL must allow, and nothing else.

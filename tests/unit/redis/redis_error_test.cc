@@ -22,6 +22,8 @@ TEST(RedisErrors, TheFirstWordDecides) {
   EXPECT_EQ(ClassifyRedisError("ERR OOM"), RedisError::kOther);
   EXPECT_EQ(ClassifyRedisError("ERR wrong number of arguments for 'pexpire' command"),
             RedisError::kWrongArguments);
+  EXPECT_EQ(ClassifyRedisError("ERR unknown command 'PEXPIRE', with args beginning with: 'a' "),
+            RedisError::kUnknownCommand);
   EXPECT_EQ(ClassifyRedisError("OOMPH"), RedisError::kOther);
   EXPECT_EQ(ClassifyRedisError(""), RedisError::kOther);
 }
@@ -35,6 +37,32 @@ TEST(RedisErrors, HardOnesAreThoseThatAnOperatorMustEnd) {
   }
   EXPECT_FALSE(IsHardRedisError(RedisError::kLoading));
   EXPECT_EQ(StatusOfRedisError(RedisError::kOutOfMemory).code(), StatusCode::kNoSpace);
+}
+
+// What a server was sent stands in quotation marks.
+TEST(RedisErrors, OfWhatAServerSaysAPersonSeesTheFirstWords) {
+  EXPECT_EQ(FirstWordsOf("DENIED Redis is running in protected mode because protected mode is "
+                         "enabled and no password is set for the default user. In this mode"),
+            "DENIED Redis is running in protected mode because protected mode is enabled and no "
+            "password is set for the default user");
+  EXPECT_EQ(FirstWordsOf("ERR max number of clients reached"), "ERR max number of clients reached");
+  EXPECT_EQ(FirstWordsOf("ERR unknown command 'AUTH', with args beginning with: 'swordfish'"),
+            "ERR unknown command");
+  EXPECT_EQ(FirstWordsOf("ERR unknown command `AUTH`, with args: `swordfish`"),
+            "ERR unknown command");
+  EXPECT_EQ(FirstWordsOf("ERR what is \"swordfish\"?"), "ERR what is");
+  EXPECT_EQ(FirstWordsOf("MISCONF it's not able to write"), "MISCONF it's not able to write");
+  EXPECT_EQ(FirstWordsOf("ERR \x1b[31mred"), "ERR");
+  EXPECT_EQ(FirstWordsOf("ERR caf\xc3\xa9"), "ERR caf");
+  EXPECT_EQ(FirstWordsOf("ERR one\nERR two"), "ERR one");
+  for (const char* const text : {"", "'x'", " . ", "\x01"}) EXPECT_EQ(FirstWordsOf(text), "");
+  std::string words;
+  while (words.size() < 1'000) words += "word ";
+  EXPECT_EQ(FirstWordsOf(words), words.substr(0, 124)) << "whole words";
+  EXPECT_EQ(FirstWordsOf(std::string(1'000, 'x')), std::string(kRedisSaidBytesMax, 'x'));
+  const Status status(StatusCode::kBusy, "it does not answer");
+  EXPECT_EQ(RedisTroubleText(status, ""), "it does not answer");
+  EXPECT_EQ(RedisTroubleText(status, "ERR x"), "it does not answer (it says: ERR x)");
 }
 
 TEST(RedisErrors, ReadsARedirection) {
@@ -58,6 +86,13 @@ TEST(RedisSlot, IsTheSpecifications) {
   EXPECT_EQ(RedisSlotOf("a{foo}b"), 12182u);
   EXPECT_EQ(RedisSlotOf("a{foo}{bar}"), 12182u);
   EXPECT_NE(RedisSlotOf("{}foo"), 12182u) << "an empty tag is none";
+}
+
+TEST(RedisSlot, EachHasATag) {
+  for (uint32_t slot = 0; slot < kRedisSlotCount; slot += slot == 0 ? 62 : 53) {
+    EXPECT_EQ(RedisSlotOf("a{" + RedisTagOf(slot) + "}"), slot);
+  }
+  EXPECT_EQ(RedisSlotOf("{" + RedisTagOf(kRedisSlotCount - 1) + "}"), kRedisSlotCount - 1);
 }
 
 }  // namespace

@@ -47,6 +47,7 @@ std::string RemedyOf(const std::vector<std::string>& conditions) {
       {"files_at_limit", "systemctl edit terraced: LimitNOFILE=; nvme.capacity_bytes"},
       {"groups_not_kept", "df, ls -ld and findmnt, for the first of nvme.paths"},
       {"keys_not_erased", "ls -l, lsattr and findmnt, for keys/ of the domain's directory"},
+      {"catalog_off", "df, ls -l and lsattr, for catalog/ on the first of nvme.paths"},
       {"redis_away", "the server, its login, the network"},
       {"redis_no_writes", "redis-cli config get maxmemory-policy"},
       {"fenced_memory", "terrace status: sessions that are gone or silent"},
@@ -132,6 +133,8 @@ std::optional<Finding> CheckShared(const Subject& subject) {
   finding.meaning = "What other hosts stored is a miss until it is back.";
   if (stats.Text("redis.is_tls_refused") == "true") {
     finding.remedy = "certificates: [redis] tls_ca_file, tls_certificate_file, or the server's";
+  } else if (stats.Text("redis.is_of_another_kind") == "true") {
+    finding.remedy = "[redis] mode, endpoints and master_name, then a restart";
   } else if (stats.Text("redis.is_refused") == "true") {
     finding.remedy = "the login: [redis] credentials_file, or the server's ACL";
   } else {

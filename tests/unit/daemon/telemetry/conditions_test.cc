@@ -84,6 +84,8 @@ const std::map<Condition, std::function<void(DomainFigures*)>> kCauses = {
      [](DomainFigures* f) { f->lower_tiers[0].stats.too_large_bytes = 1; }},
     {Condition::kFilesAtLimit,
      [](DomainFigures* f) { f->lower_tiers[0].stats.is_at_files_limit = true; }},
+    {Condition::kCatalogOff,
+     [](DomainFigures* f) { f->lower_tiers[0].stats.catalog_trouble = "it is damaged"; }},
     {Condition::kGroupsNotKept, [](DomainFigures* f) { f->group_files.groups_not_kept = 1; }},
     {Condition::kKeysNotErased, [](DomainFigures* f) { f->group_files.keys_not_erased = 1; }},
     {Condition::kRedisAway, [](DomainFigures* f) { f->shared->tier.is_ready = false; }},
@@ -141,6 +143,18 @@ TEST(Conditions, ADriveThatIsOffSaysWhatFailedAndWhatComesNext) {
   EXPECT_THAT(ConditionsOf(figures), ElementsAre(Condition::kDriveOff));
 }
 
+TEST(Conditions, ACatalogIsOffByItselfOnlyWhereItsDriveIsWell) {
+  DomainFigures figures = Well();
+  figures.lower_tiers[0].stats.catalog_trouble = "it is damaged";
+  EXPECT_THAT(OnlySentence(figures), AllOf(HasSubstr("it is damaged"), HasSubstr("the audit"),
+                                           HasSubstr("within a minute")));
+  figures.lower_tiers[0].troubles.push_back(OffDrive());
+  EXPECT_THAT(ConditionsOf(figures), ElementsAre(Condition::kDriveOff));
+  figures.lower_tiers[0].troubles[0].drive = 1;
+  EXPECT_THAT(ConditionsOf(figures), ElementsAre(Condition::kDriveOff, Condition::kCatalogOff))
+      << "it lies on the first";
+}
+
 TEST(Conditions, ARequestThatIsNotAnsweredHasNoErrno) {
   DomainFigures figures = Well();
   DriveTrouble drive = OffDrive();
@@ -173,6 +187,17 @@ TEST(Conditions, RedisBehindWrongCertificatesNamesTheFiles) {
             HasSubstr("redis.tls_certificate_file"), testing::Not(HasSubstr("credentials_file"))));
   tier.tls_trouble = "tls_key_file /k.pem: no private key in PEM";
   EXPECT_THAT(OnlySentence(figures), HasSubstr("redis.tls_key_file /k.pem: no private key"));
+}
+
+TEST(Conditions, RedisOfAnotherKindNamesTheKeys) {
+  DomainFigures figures = Well();
+  SharedTierStats& tier = figures.shared->tier;
+  tier.is_ready = false;
+  tier.is_of_another_kind = true;
+  tier.trouble = "the Redis server is a node of a Redis Cluster";
+  EXPECT_THAT(OnlySentence(figures),
+              AllOf(HasSubstr("a node of a Redis Cluster"), HasSubstr("redis.mode"),
+                    HasSubstr("redis.master_name"), testing::Not(HasSubstr("IPAddressAllow"))));
 }
 
 TEST(Conditions, MemoryOfAPredecessorsClientsCountsAsFenced) {
