@@ -36,7 +36,7 @@ constexpr size_t kAnewAtOnceMax = 16'384;
 // So long the events that tell all anew are waited for, and what comes behind them waits.
 constexpr uint64_t kHeldUsMax = 2'000'000;
 constexpr int kIoThreads = 1;
-// Routers that all begin at once are told once.
+// Routers that all ask at once are told once.
 constexpr uint64_t kBetweenRepublicationsUs = 5'000'000;
 constexpr uint64_t kAnswerUsMax = 30'000'000;  // then the store is asked again
 constexpr milliseconds kPauseMin{100}, kPauseMax{10'000};
@@ -109,7 +109,7 @@ void Bind(zmq::socket_t* socket, const std::string& endpoint) {
 
 struct KvEventPublisher::Sockets {
   zmq::context_t context{kIoThreads};
-  zmq::socket_t events{context, zmq::socket_type::pub};
+  zmq::socket_t events{context, zmq::socket_type::xpub};  // hears who subscribes
   zmq::socket_t replay{context, zmq::socket_type::router};
   KvEventPeers subscribers{context, events, "endpoint"};
   KvEventPeers askers{context, replay, "replay_endpoint"};
@@ -148,6 +148,8 @@ Status KvEventPublisher::OpenSockets(std::string* why) {
       socket->set(zmq::sockopt::tcp_keepalive, 1);  // or one that lost its power is there for ever
     }
     sockets->events.set(zmq::sockopt::sndhwm, kMessagesPerSubscriberMax);
+    sockets->events.set(zmq::sockopt::rcvhwm, kUnreadSubscriptionsMax);
+    sockets->events.set(zmq::sockopt::xpub_verbose, 1);  // of each, whoever else has subscribed
     sockets->replay.set(zmq::sockopt::sndhwm, KvEventReplay::kUnreadMessagesMax);
     sockets->replay.set(zmq::sockopt::rcvhwm, KvEventReplay::kUnreadMessagesMax);
     sockets->replay.set(zmq::sockopt::router_mandatory, true);
@@ -335,9 +337,10 @@ void KvEventPublisher::Turn() {
   }
   const bool may_replay = replay_.has_work() && replay_.Send(sockets_->replay, MonotonicUs());
   Republish();
-  std::array<zmq::pollitem_t, 4> items = {
+  std::array<zmq::pollitem_t, 5> items = {
       zmq::pollitem_t{nullptr, wake_fd_, ZMQ_POLLIN, 0},
       zmq::pollitem_t{sockets_->replay.handle(), 0, ZMQ_POLLIN, 0},
+      zmq::pollitem_t{sockets_->events.handle(), 0, ZMQ_POLLIN, 0},
       zmq::pollitem_t{sockets_->subscribers.news().handle(), 0, ZMQ_POLLIN, 0},
       zmq::pollitem_t{sockets_->askers.news().handle(), 0, ZMQ_POLLIN, 0}};
   is_asleep_.store(true);
@@ -347,6 +350,7 @@ void KvEventPublisher::Turn() {
   is_asleep_.store(false);
   if (items[0].revents != 0) SleepUntilWoken(0);
   if (items[1].revents != 0) replay_.Receive(sockets_->replay);
+  if (items[2].revents != 0) HearNewcomers();
   const uint64_t now_us = MonotonicUs();
   peers_ended_ += sockets_->subscribers.Look(now_us) + sockets_->askers.Look(now_us);
   const KvEventReplayCounters& replays = replay_.counters();
@@ -359,7 +363,8 @@ void KvEventPublisher::Turn() {
 std::chrono::milliseconds KvEventPublisher::PauseBetweenTurns() const {
   if (replay_.has_work() || is_held_) return kReplayPause;
   const bool has_peers = sockets_->subscribers.has_any() || sockets_->askers.has_any();
-  return has_peers ? milliseconds(KvEventPeers::kBetweenLooksUs / kUsPerMs) : milliseconds(-1);
+  if (!has_peers && !newcomers_.is_waiting()) return milliseconds(-1);
+  return milliseconds(KvEventPeers::kBetweenLooksUs / kUsPerMs);
 }
 
 bool KvEventPublisher::SendSome() {
@@ -426,6 +431,8 @@ bool KvEventPublisher::MayTake(uint64_t taken, uint64_t added) {
 }
 
 void KvEventPublisher::BeginAnew() {
+  HearNewcomers();
+  newcomers_.OnAllBegins();
   is_anew_ = true;
   replay_.BeginWhole();
   for (uint32_t stream = 0; stream < streams_begun_; ++stream) {
@@ -449,6 +456,7 @@ void KvEventPublisher::BeginTopics() {
     stream_count = static_cast<uint32_t>(streams_.size());
   }
   for (; streams_begun_ < stream_count; ++streams_begun_) {
+    topics_.insert(StreamAt(streams_begun_).topic);
     if (!StreamAt(streams_begun_).is_topic_new) continue;
     Send(streams_begun_, EncodeKvCleared(config_.encoding, UnixSeconds()));
   }
@@ -476,11 +484,22 @@ void KvEventPublisher::Send(uint32_t stream, const std::string& payload) {
   sockets_->events.send(message, zmq::send_flags::none);
 }
 
+void KvEventPublisher::HearNewcomers() {
+  const auto has_topic = [this](std::string_view text) {
+    const auto first = topics_.lower_bound(text);
+    return first != topics_.end() && first->starts_with(text);
+  };
+  newcomers_.Receive(sockets_->events, has_topic, MonotonicUs());
+}
+
 // Routers that all ask at once are told once.
 void KvEventPublisher::Republish() {
+  const uint64_t now_us = MonotonicUs();
   const uint64_t pause_us = is_asked_ ? kAnswerUsMax : kBetweenRepublicationsUs;
-  const bool is_early = republished_us_ != 0 && MonotonicUs() < republished_us_ + pause_us;
-  if (!replay_.wants_all() || is_early) return;
+  if (republished_us_ != 0 && now_us < republished_us_ + pause_us) return;
+  const bool is_for_newcomers = newcomers_.IsDue(now_us);
+  if (!is_for_newcomers && !replay_.wants_all()) return;
+  if (is_for_newcomers) newcomers_.OnAsked(now_us);
   AskForAll();
 }
 

@@ -1,8 +1,9 @@
 // KvEventPublisher: sends KV events to routers over ZeroMQ, in the frames of vLLM: a topic, a u64
 // sequence number, a payload. Subscribers that missed some ask the replay socket; for older ones
-// than it keeps, and after its own queue overflowed, every block is told of anew, behind
-// AllBlocksCleared in one message where that has room for all. Numbers begin at the microseconds
-// since 1970, so that those of a restarted daemon are never taken for the next.
+// than it keeps, for whoever subscribes anew (what it believes may be of a daemon before this one),
+// and after its own queue overflowed, every block is told of anew, behind AllBlocksCleared in one
+// message where that has room for all. Numbers begin at the microseconds since 1970, so that those
+// of a restarted daemon are never taken for the next.
 //
 // THREADING: the KvEventSink's calls come from the store thread and never wait. A thread of its own
 // encodes and sends. After an error of ZeroMQ it makes its sockets anew; any other exception ends
@@ -10,7 +11,7 @@
 // LIMITS: kQueueMax events wait, kRemovalsMax of them after HasRoom has said no; ZeroMQ keeps
 // kMessagesPerSubscriberMax of kMessageBytesMax, 96 MiB, for a subscriber that does not read, and
 // drops the rest; a part of what peers send has kPeerMessageBytesMax, or its connection ends;
-// kv_event_peers.h and kv_event_replay.h.
+// kv_event_peers.h, kv_event_newcomers.h and kv_event_replay.h.
 #pragma once
 
 #include <atomic>
@@ -26,6 +27,7 @@
 
 #include "daemon/block/kv_event_sink.h"
 #include "daemon/config/config.h"
+#include "daemon/events/kv_event_newcomers.h"
 #include "daemon/events/kv_event_peers.h"
 #include "daemon/events/kv_event_replay.h"
 #include "daemon/log/log.h"
@@ -40,6 +42,7 @@ class KvEventPublisher final : public KvEventSink {
   static constexpr int kMessagesPerSubscriberMax = 1024;
   static constexpr size_t kMessageBytesMax = 96 * kKiB;
   static constexpr int64_t kPeerMessageBytesMax = 4 * kKiB;
+  static constexpr int kUnreadSubscriptionsMax = 64;  // messages, of one subscriber
   static constexpr uint32_t kStreamsMax = 4096;
 
   // `republish`: every block shall be told of again, by Store::RepublishKvEvents, soon; called on
@@ -83,6 +86,7 @@ class KvEventPublisher final : public KvEventSink {
   // told.
   void BeginTopics();
   void Send(uint32_t stream, const std::string& payload);
+  void HearNewcomers();
   void Republish();
   void SleepUntilWoken(int timeout_ms);
   std::chrono::milliseconds PauseBetweenTurns() const;
@@ -121,9 +125,11 @@ class KvEventPublisher final : public KvEventSink {
   // The publisher's thread only.
   std::unique_ptr<Sockets> sockets_;  // null between an error and the next try
   KvEventReplay replay_;
+  KvEventNewcomers newcomers_;
   uint32_t streams_begun_ = 0;
-  uint64_t republished_us_ = 0;  // 0: never
-  bool is_asked_ = false;        // for all, and it has not all come
+  std::set<std::string, std::less<>> topics_;  // of those
+  uint64_t republished_us_ = 0;                // 0: never
+  bool is_asked_ = false;                      // for all, and it has not all come
   // What tells all anew: held until its end is here, then under way.
   bool is_held_ = false;
   bool is_anew_ = false;
