@@ -47,7 +47,6 @@ void KvEventSource::Send(BlockId id, uint8_t places, KvEvent::Kind kind) {
   const Block& block = d_.block(id);
   KvEvent event{
       .hash = block.event_hash, .stream = d_.group_of(block).kv_event_stream, .kind = kind};
-  if (event.stream == KvEventSink::kStreamNone) return;
   if (kind == KvEvent::Kind::kStored) {
     const BlockId parent = d_.index.node(id).parent;
     if (parent != kBlockNone) event.parent_hash = d_.block(parent).event_hash;
@@ -74,7 +73,7 @@ void KvEventSource::TellLeft(BlockRange range) {
                           .kind = KvEvent::Kind::kRemoved,
                           .medium = static_cast<KvEventMedium>(medium)});
     }
-    if (!leaving_.empty() && stream != KvEventSink::kStreamNone) sink_->Publish(leaving_);
+    if (!leaving_.empty()) sink_->Publish(leaving_);
   }
 }
 
@@ -97,7 +96,6 @@ void KvEventSource::OnSharedCopyGone(uint32_t number) {
 }
 
 void KvEventSource::SendCopy(const SharedCopies::Copy& copy, KvEvent::Kind kind) {
-  if (copy.stream == KvEventSink::kStreamNone) return;
   const KvEvent event{.hash = copy.event_hash,
                       .parent_hash = kind == KvEvent::Kind::kStored ? copy.parent_hash : 0,
                       .stream = copy.stream,

@@ -121,9 +121,10 @@ KvEventPublisher::KvEventPublisher(const DaemonConfig& config, std::function<voi
       host_name_(HostName()),
       wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       queue_(kQueueMax),
+      numbers_(config.state_dir.empty() ? "" : config.state_dir + "/kv-event-numbers"),
       replay_({.batches_max = config.kv_events.replay_batches,
                .requests_per_peer_max = config.kv_events.replay_requests_max,
-               .first_sequence = static_cast<uint64_t>(UnixSeconds() * 1e6),
+               .first_sequence = numbers_.First(static_cast<uint64_t>(UnixSeconds() * 1e6)),
                .cleared = EncodeKvCleared(config.kv_events.encoding, UnixSeconds())}) {
   for (const DomainConfig& domain : config.domains) domain_names_.push_back(domain.name);
 }
@@ -195,25 +196,34 @@ std::string KvEventPublisher::TopicOf(uint32_t domain_index, const std::string& 
 }
 
 uint32_t KvEventPublisher::StreamOf(uint32_t domain_index, const SpaceGroupSpec& spec) {
-  Stream stream{.topic = TopicOf(domain_index, spec.members[0].spec.model),
-                .block_tokens = spec.block_tokens(),
-                .is_topic_new = true};
-  const std::lock_guard guard(streams_mutex_);
-  for (uint32_t i = 0; i < streams_.size(); ++i) {
-    if (streams_[i].topic == stream.topic && streams_[i].block_tokens == stream.block_tokens) {
-      return i;
-    }
-    if (streams_[i].topic == stream.topic) stream.is_topic_new = false;
+  const std::string topic = TopicOf(domain_index, spec.members[0].spec.model);
+  // The thread that has ended gives no stream back.
+  const uint32_t stream = has_ended_.load(std::memory_order_relaxed)
+                              ? kStreamNone
+                              : streams_.Open(topic, spec.block_tokens());
+  if (stream != kStreamNone) {
+    if (is_asleep_.load()) Wake();
+    return stream;
   }
-  if (streams_.size() == kStreamsMax) {
+  ++untold_groups_;
+  uint64_t held_back = 0;
+  if (streams_gate_.Open(MonotonicUs(), &held_back)) {
     Log(LogLevel::kWarn, "kv events",
-        {{"why", "more models than streams: routers do not hear of this one's blocks"},
-         {"topic", stream.topic},
-         {"streams_max", kStreamsMax}});
-    return kStreamNone;
+        {{"why", "no stream is left: routers do not hear of this group's blocks"},
+         {"topic", topic},
+         {"streams_max", KvEventStreams::kStreamsMax},
+         {"not_told", held_back}});
   }
-  streams_.push_back(std::move(stream));
-  return static_cast<uint32_t>(streams_.size() - 1);
+  return kStreamNone;
+}
+
+void KvEventPublisher::EndStream(uint32_t stream) {
+  if (stream == kStreamNone) {
+    --untold_groups_;
+    return;
+  }
+  streams_.End(stream, added_count_.load(std::memory_order_relaxed));
+  if (is_asleep_.load()) Wake();
 }
 
 bool KvEventPublisher::HasRoom(size_t event_count) const {
@@ -224,6 +234,10 @@ bool KvEventPublisher::HasRoom(size_t event_count) const {
 }
 
 void KvEventPublisher::Publish(std::span<const KvEvent> events) {
+  if (!events.empty() && events.front().stream == kStreamNone) {
+    lost_count_.fetch_add(events.size(), std::memory_order_relaxed);
+    return;
+  }
   uint64_t place = added_count_.load(std::memory_order_relaxed);
   const uint64_t waiting = place - taken_count_.load(std::memory_order_acquire);
   const bool is_lost = has_ended_.load(std::memory_order_relaxed) ||
@@ -251,6 +265,7 @@ KvEventCounters KvEventPublisher::counters() const {
           .events = event_count_.load(),
           .messages = message_count_.load(),
           .lost = lost_count_.load(),
+          .untold_groups = untold_groups_.load(),
           .errors = error_count_.load(),
           .peers_ended = peers_ended_.load(),
           .replays = replay_count_.load(),
@@ -260,12 +275,6 @@ KvEventCounters KvEventPublisher::counters() const {
 }
 
 // ---- the publisher's thread ----
-
-const KvEventPublisher::Stream& KvEventPublisher::StreamAt(uint32_t stream) const {
-  const std::lock_guard guard(streams_mutex_);
-  TERRACE_CHECK(stream < streams_.size(), "events are of a stream that StreamOf gave");
-  return streams_[stream];
-}
 
 void KvEventPublisher::Run() {
   sigset_t all;
@@ -344,8 +353,9 @@ void KvEventPublisher::Turn() {
       zmq::pollitem_t{sockets_->subscribers.news().handle(), 0, ZMQ_POLLIN, 0},
       zmq::pollitem_t{sockets_->askers.news().handle(), 0, ZMQ_POLLIN, 0}};
   is_asleep_.store(true);
-  const bool has_more =
-      may_replay || has_lost_.load() || (!is_held_ && added_count_.load() != taken_count_.load());
+  const uint64_t taken = taken_count_.load();
+  const bool has_more = may_replay || has_lost_.load() || streams_.has_changes(taken) ||
+                        (!is_held_ && added_count_.load() != taken);
   zmq::poll(items, has_more ? milliseconds(0) : PauseBetweenTurns());
   is_asleep_.store(false);
   if (items[0].revents != 0) SleepUntilWoken(0);
@@ -371,7 +381,7 @@ bool KvEventPublisher::SendSome() {
   const uint64_t added = added_count_.load(std::memory_order_acquire);
   uint64_t taken = taken_count_.load(std::memory_order_relaxed);
   TERRACE_CHECK(added - taken <= kQueueMax, "an event's place is not used again before it is sent");
-  BeginTopics();
+  ChangeTopics(taken);
   is_held_ = added != taken && !MayTake(taken, added);
   if (added == taken || is_held_) return false;
   const KvEvent& first = queue_[taken % kQueueMax];
@@ -407,12 +417,14 @@ void KvEventPublisher::SendByStream(std::vector<KvEvent>* events) {
     auto end = std::find_if(from, events->end(),
                             [&](const KvEvent& event) { return event.stream != from->stream; });
     end = from + static_cast<std::ptrdiff_t>(KvEventsWithin({from, end}, kMessageBytesMax));
-    const Stream& stream = StreamAt(from->stream);
-    Send(from->stream,
-         EncodeKvEvents({from, end}, {.block_tokens = stream.block_tokens,
-                                      .encoding = config_.encoding,
-                                      .unix_s = UnixSeconds(),
-                                      .begins_anew = topics_to_clear_.erase(stream.topic) > 0}));
+    const KvEventStreams::Stream* const stream = streams_.Find(from->stream);
+    if (stream != nullptr) {  // else its topic was taken back
+      Send(stream->topic,
+           EncodeKvEvents({from, end}, {.block_tokens = stream->block_tokens,
+                                        .encoding = config_.encoding,
+                                        .unix_s = UnixSeconds(),
+                                        .begins_anew = topics_to_clear_.erase(stream->topic) > 0}));
+    }
     from = end;
   }
 }
@@ -435,31 +447,47 @@ void KvEventPublisher::BeginAnew() {
   newcomers_.OnAllBegins();
   is_anew_ = true;
   replay_.BeginWhole();
-  for (uint32_t stream = 0; stream < streams_begun_; ++stream) {
-    topics_to_clear_.insert(StreamAt(stream).topic);
-  }
+  for (const auto& [topic, stream_count] : topics_) topics_to_clear_.insert(topic);
 }
 
 void KvEventPublisher::EndAnew() {
-  for (uint32_t stream = 0; stream < streams_begun_; ++stream) {
-    if (topics_to_clear_.erase(StreamAt(stream).topic) == 0) continue;
-    Send(stream, EncodeKvCleared(config_.encoding, UnixSeconds()));
+  for (const std::string& topic : topics_to_clear_) {
+    Send(topic, EncodeKvCleared(config_.encoding, UnixSeconds()));
   }
+  topics_to_clear_.clear();
   replay_.EndWhole();
   is_anew_ = is_asked_ = false;
 }
 
-void KvEventPublisher::BeginTopics() {
-  uint32_t stream_count = 0;
-  {
-    const std::lock_guard guard(streams_mutex_);
-    stream_count = static_cast<uint32_t>(streams_.size());
+void KvEventPublisher::ChangeTopics(uint64_t taken) {
+  for (KvEventStreams::Change& change : streams_.TakeChanges(taken)) {
+    changes_.push_back(std::move(change));
   }
-  for (; streams_begun_ < stream_count; ++streams_begun_) {
-    topics_.insert(StreamAt(streams_begun_).topic);
-    if (!StreamAt(streams_begun_).is_topic_new) continue;
-    Send(streams_begun_, EncodeKvCleared(config_.encoding, UnixSeconds()));
+  while (!changes_.empty()) {  // after an error the rest is told later
+    const KvEventStreams::Change change = std::move(changes_.front());
+    changes_.pop_front();
+    change.begins ? BeginTopic(change.topic) : EndTopic(change.topic);
   }
+}
+
+void KvEventPublisher::BeginTopic(const std::string& topic) {
+  const auto [known, is_new] = topics_.try_emplace(topic, 0);
+  if (known->second++ > 0) return;
+  if (!is_new) std::erase(gone_topics_, topic);
+  Send(topic, EncodeKvCleared(config_.encoding, UnixSeconds()));
+}
+
+// What its blocks' removals did not take back: of the tier that hosts share.
+void KvEventPublisher::EndTopic(const std::string& topic) {
+  if (--topics_.at(topic) > 0) return;
+  topics_to_clear_.erase(topic);
+  gone_topics_.push_back(topic);
+  if (gone_topics_.size() > kGoneTopicsMax) {
+    topics_.erase(gone_topics_.front());
+    replay_.ForgetTopic(gone_topics_.front());
+    gone_topics_.pop_front();
+  }
+  Send(topic, EncodeKvCleared(config_.encoding, UnixSeconds()));
 }
 
 // Every block is to be told of anew.
@@ -471,9 +499,9 @@ void KvEventPublisher::AskForAll() {
 }
 
 // Kept first: what an error keeps from being sent can be asked for.
-void KvEventPublisher::Send(uint32_t stream, const std::string& payload) {
+void KvEventPublisher::Send(const std::string& topic, const std::string& payload) {
+  numbers_.Reserve(replay_.next_sequence());
   const uint64_t wire_sequence = htobe64(replay_.next_sequence());
-  const std::string& topic = StreamAt(stream).topic;
   zmq::message_t message = MessageOf(payload);
   zmq::message_t kept;
   kept.copy(message);
@@ -487,7 +515,7 @@ void KvEventPublisher::Send(uint32_t stream, const std::string& payload) {
 void KvEventPublisher::HearNewcomers() {
   const auto has_topic = [this](std::string_view text) {
     const auto first = topics_.lower_bound(text);
-    return first != topics_.end() && first->starts_with(text);
+    return first != topics_.end() && first->first.starts_with(text);
   };
   newcomers_.Receive(sockets_->events, has_topic, MonotonicUs());
 }

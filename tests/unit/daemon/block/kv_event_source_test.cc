@@ -34,6 +34,7 @@ class Router final : public KvEventSink {
     models.push_back(spec.name);
     return static_cast<uint32_t>(models.size() - 1);
   }
+  void EndStream(uint32_t stream) override { ended.push_back(stream); }
   void Publish(std::span<const KvEvent> told) override {
     if (told[0].kind == KvEvent::Kind::kAllBegins) return Begin();
     if (told[0].kind == KvEvent::Kind::kAllEnds) return End();
@@ -67,6 +68,7 @@ class Router final : public KvEventSink {
   bool HasRoom(size_t event_count) const override { return event_count <= room; }
 
   std::vector<std::string> models;
+  std::vector<uint32_t> ended;
   std::vector<KvEvent> events;
   std::map<uint64_t, uint8_t> places_of;  // a bit per KvEventMedium
   bool is_anew = false;

@@ -15,12 +15,11 @@ class KvEventNewcomersTest : public ::testing::Test {
   KvEventNewcomersTest() {
     events_.set(zmq::sockopt::xpub_verbose, 1);
     events_.bind("inproc://events");
+    router_.connect("inproc://events");
   }
-  // Connects, says so, and goes.
+  // Once more, if it has.
   void Subscribe(const std::string& text) {
-    zmq::socket_t router(context_, zmq::socket_type::sub);
-    router.set(zmq::sockopt::subscribe, text);
-    router.connect("inproc://events");
+    router_.set(zmq::sockopt::subscribe, text);
     newcomers_.Receive(
         events_,
         [](std::string_view begin) { return std::string_view("kv@one").starts_with(begin); },
@@ -36,6 +35,7 @@ class KvEventNewcomersTest : public ::testing::Test {
 
   zmq::context_t context_{0};
   zmq::socket_t events_{context_, zmq::socket_type::xpub};
+  zmq::socket_t router_{context_, zmq::socket_type::sub};
   KvEventNewcomers newcomers_;
   uint64_t now_us_ = kSecondUs;
 };

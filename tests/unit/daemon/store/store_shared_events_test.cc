@@ -20,6 +20,7 @@ uint64_t HashOf(const BlockKey& key) { return key.low ^ 0x5555; }
 class Router final : public KvEventSink {
  public:
   uint32_t StreamOf(uint32_t, const SpaceGroupSpec&) override { return 0; }
+  void EndStream(uint32_t) override {}
   void Publish(std::span<const KvEvent> told) override {
     for (const KvEvent& event : told) {
       if (event.kind == KvEvent::Kind::kAllBegins) {
