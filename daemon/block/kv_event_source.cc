@@ -13,6 +13,28 @@ constexpr uint8_t BitOf(KvEventMedium medium) {
 
 }  // namespace
 
+uint8_t KvEventSource::MediaServed() const {
+  if (d_.serving != protocol::ServingMode::kServing) return 0;
+  const auto is_on = [&](uint32_t tier) {
+    return tier != kLowerTiersMax && !d_.lower[tier].is_off;
+  };
+  uint8_t media = BitOf(KvEventMedium::kDram) | BitOf(KvEventMedium::kShared);
+  if (is_on(d_.persistent_tier)) media |= BitOf(KvEventMedium::kPersistent);
+  if (is_on(d_.device_tier)) media |= BitOf(KvEventMedium::kDevice);
+  return media;
+}
+
+void KvEventSource::LookAtServing() {
+  const uint8_t served = MediaServed();
+  if (sink_ == nullptr || served == served_) return;
+  served_ = served;
+  if (d_.index.id_count() > 0) {
+    late_block_ = 0;
+    served_changed_ = true;
+  }
+  if (d_.shared_copies.number_end() > 0) late_copy_ = 0;
+}
+
 uint8_t KvEventSource::PlacesOf(const Block& block) const {
   if (block.phase != BlockPhase::kSealed) return 0;
   const auto is_in = [&](uint32_t tier) {
@@ -22,7 +44,7 @@ uint8_t KvEventSource::PlacesOf(const Block& block) const {
   if (block.dram.is_readable() || block.is_adopted()) places |= BitOf(KvEventMedium::kDram);
   if (is_in(d_.persistent_tier)) places |= BitOf(KvEventMedium::kPersistent);
   if (is_in(d_.device_tier)) places |= BitOf(KvEventMedium::kDevice);
-  return places;
+  return places & served_;
 }
 
 void KvEventSource::Tell(BlockId id) {
@@ -82,6 +104,7 @@ void KvEventSource::TellLeft(BlockRange range) {
 void KvEventSource::OnSharedCopy(uint32_t number) {
   const SharedCopies::Copy* const copy = d_.shared_copies.at(number);
   if (copy == nullptr || copy->is_told || copy->event_hash == 0) return;
+  if ((served_ & BitOf(KvEventMedium::kShared)) == 0) return;
   if (number < next_copy_ && !HasRoom(1)) {
     late_copy_ = std::min(late_copy_, number);
     return;
@@ -134,7 +157,9 @@ void KvEventSource::StepBlocks() {
       OnChange(id);
     }
   }
-  if (next >= count) next = kBlockNone;
+  if (next < count) return;
+  next = kBlockNone;
+  if (!is_anew) served_changed_ = false;
 }
 
 void KvEventSource::StepCopies() {
@@ -146,6 +171,9 @@ void KvEventSource::StepCopies() {
     const SharedCopies::Copy* const copy = d_.shared_copies.at(number);
     if (copy == nullptr) {
       if (is_anew) d_.shared_copies.SetTold(number, false);
+    } else if (copy->is_told && (served_ & BitOf(KvEventMedium::kShared)) == 0) {
+      if (!is_anew) SendCopy(*copy, KvEvent::Kind::kRemoved);
+      d_.shared_copies.SetTold(number, false);
     } else if (is_anew && copy->is_told) {
       SendCopy(*copy, KvEvent::Kind::kStored);
     } else {

@@ -161,6 +161,25 @@ TEST(StoreSharedEvents, WhatHasLeftThisHostIsStillThere) {
   for (const BlockKey& key : keys) EXPECT_EQ(a.router.At(key), kHere | kThere);
 }
 
+TEST(StoreSharedEvents, ADomainThatServesNothingIsToldToHaveNothingThere) {
+  sim::SharedServer server;
+  Host a(server);
+  a.Put(StoreWorld::Keys(3));
+  a.DropHere();
+  a.Put(StoreWorld::Keys(2, 2));
+  const std::map<uint64_t, uint8_t> before = a.router.places_of;
+  EXPECT_EQ(before, a.Told(2, 3));
+  a.world.store->operators().SetServing(0, protocol::ServingMode::kBypassed);
+  a.Advance(10'000);
+  EXPECT_TRUE(a.router.places_of.empty());
+  a.world.store->events().RepublishKvEvents();
+  a.Advance(10'000);
+  EXPECT_TRUE(a.router.places_of.empty());
+  a.world.store->operators().SetServing(0, protocol::ServingMode::kServing);
+  a.Advance(10'000);
+  EXPECT_EQ(a.router.places_of, before);
+}
+
 TEST(StoreSharedEvents, WhatOthersHaveGivenIsToldOfOnceItCame) {
   sim::SharedServer server;
   Host a(server), b(server);
