@@ -14,6 +14,8 @@ class KvEventNewcomersTest : public ::testing::Test {
  protected:
   KvEventNewcomersTest() {
     events_.set(zmq::sockopt::xpub_verbose, 1);
+    events_.set(zmq::sockopt::rcvhwm, 0);  // or subscriptions inside a process are dropped
+    router_.set(zmq::sockopt::sndhwm, 0);
     events_.bind("inproc://events");
     router_.connect("inproc://events");
   }
