@@ -102,6 +102,7 @@ struct DomainFigures : DomainCounters {
     uint64_t written_bytes_of_day = 0;
     uint64_t reads_queued = 0, writes_queued = 0;  // blocks whose turn has not come
     std::vector<DriveTrouble> troubles = {};       // of its drives that are off or full
+    bool is_off = false;                           // the store asks it for nothing
   };
   std::vector<LowerTierStats> lower_tiers;
   GroupFilesTrouble group_files;

@@ -32,7 +32,8 @@ struct KvEventCounters {
   bool is_on = true;               // false: nobody is told anything any more
   uint64_t events = 0;             // given to subscribers
   uint64_t messages = 0;           // in which
-  uint64_t lost = 0;               // for want of room, or since they are off
+  uint64_t lost = 0;               // for want of room, of no stream, or since they are off
+  uint64_t untold_groups = 0;      // that are there, and no stream was left for them
   uint64_t errors = 0;             // after each the sockets were made anew
   uint64_t peers_ended = 0;        // connections, over TCP, above a limit
   uint64_t replays = 0;            // asked for, and answered
@@ -46,8 +47,11 @@ class KvEventSink {
   static constexpr uint32_t kStreamNone = 0xFFFFFFFF;
 
   virtual ~KvEventSink() = default;
-  // Where events of the group's blocks belong. kStreamNone: nobody is told of them.
+  // Where events of a group's blocks belong, which is there now. kStreamNone: nobody is told of
+  // them, and they are counted as lost.
   virtual uint32_t StreamOf(uint32_t domain_index, const SpaceGroupSpec& spec) = 0;
+  // A group of the stream is no more. Of its blocks nothing is believed from then on.
+  virtual void EndStream(uint32_t stream) = 0;
   // In order. Without room for all of them they are lost: the sink then asks for everything anew.
   virtual void Publish(std::span<const KvEvent> events) = 0;
   // For so many events at least, and some removals, which cannot wait, beside them.

@@ -13,6 +13,28 @@ constexpr uint8_t BitOf(KvEventMedium medium) {
 
 }  // namespace
 
+uint8_t KvEventSource::MediaServed() const {
+  if (d_.serving != protocol::ServingMode::kServing) return 0;
+  const auto is_on = [&](uint32_t tier) {
+    return tier != kLowerTiersMax && !d_.lower[tier].is_off;
+  };
+  uint8_t media = BitOf(KvEventMedium::kDram) | BitOf(KvEventMedium::kShared);
+  if (is_on(d_.persistent_tier)) media |= BitOf(KvEventMedium::kPersistent);
+  if (is_on(d_.device_tier)) media |= BitOf(KvEventMedium::kDevice);
+  return media;
+}
+
+void KvEventSource::LookAtServing() {
+  const uint8_t served = MediaServed();
+  if (sink_ == nullptr || served == served_) return;
+  served_ = served;
+  if (d_.index.id_count() > 0) {
+    late_block_ = 0;
+    served_changed_ = true;
+  }
+  if (d_.shared_copies.number_end() > 0) late_copy_ = 0;
+}
+
 uint8_t KvEventSource::PlacesOf(const Block& block) const {
   if (block.phase != BlockPhase::kSealed) return 0;
   const auto is_in = [&](uint32_t tier) {
@@ -22,7 +44,7 @@ uint8_t KvEventSource::PlacesOf(const Block& block) const {
   if (block.dram.is_readable() || block.is_adopted()) places |= BitOf(KvEventMedium::kDram);
   if (is_in(d_.persistent_tier)) places |= BitOf(KvEventMedium::kPersistent);
   if (is_in(d_.device_tier)) places |= BitOf(KvEventMedium::kDevice);
-  return places;
+  return places & served_;
 }
 
 void KvEventSource::Tell(BlockId id) {
@@ -47,7 +69,6 @@ void KvEventSource::Send(BlockId id, uint8_t places, KvEvent::Kind kind) {
   const Block& block = d_.block(id);
   KvEvent event{
       .hash = block.event_hash, .stream = d_.group_of(block).kv_event_stream, .kind = kind};
-  if (event.stream == KvEventSink::kStreamNone) return;
   if (kind == KvEvent::Kind::kStored) {
     const BlockId parent = d_.index.node(id).parent;
     if (parent != kBlockNone) event.parent_hash = d_.block(parent).event_hash;
@@ -74,7 +95,7 @@ void KvEventSource::TellLeft(BlockRange range) {
                           .kind = KvEvent::Kind::kRemoved,
                           .medium = static_cast<KvEventMedium>(medium)});
     }
-    if (!leaving_.empty() && stream != KvEventSink::kStreamNone) sink_->Publish(leaving_);
+    if (!leaving_.empty()) sink_->Publish(leaving_);
   }
 }
 
@@ -83,6 +104,7 @@ void KvEventSource::TellLeft(BlockRange range) {
 void KvEventSource::OnSharedCopy(uint32_t number) {
   const SharedCopies::Copy* const copy = d_.shared_copies.at(number);
   if (copy == nullptr || copy->is_told || copy->event_hash == 0) return;
+  if ((served_ & BitOf(KvEventMedium::kShared)) == 0) return;
   if (number < next_copy_ && !HasRoom(1)) {
     late_copy_ = std::min(late_copy_, number);
     return;
@@ -97,7 +119,6 @@ void KvEventSource::OnSharedCopyGone(uint32_t number) {
 }
 
 void KvEventSource::SendCopy(const SharedCopies::Copy& copy, KvEvent::Kind kind) {
-  if (copy.stream == KvEventSink::kStreamNone) return;
   const KvEvent event{.hash = copy.event_hash,
                       .parent_hash = kind == KvEvent::Kind::kStored ? copy.parent_hash : 0,
                       .stream = copy.stream,
@@ -136,7 +157,9 @@ void KvEventSource::StepBlocks() {
       OnChange(id);
     }
   }
-  if (next >= count) next = kBlockNone;
+  if (next < count) return;
+  next = kBlockNone;
+  if (!is_anew) served_changed_ = false;
 }
 
 void KvEventSource::StepCopies() {
@@ -148,6 +171,9 @@ void KvEventSource::StepCopies() {
     const SharedCopies::Copy* const copy = d_.shared_copies.at(number);
     if (copy == nullptr) {
       if (is_anew) d_.shared_copies.SetTold(number, false);
+    } else if (copy->is_told && (served_ & BitOf(KvEventMedium::kShared)) == 0) {
+      if (!is_anew) SendCopy(*copy, KvEvent::Kind::kRemoved);
+      d_.shared_copies.SetTold(number, false);
     } else if (is_anew && copy->is_told) {
       SendCopy(*copy, KvEvent::Kind::kStored);
     } else {

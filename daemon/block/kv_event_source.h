@@ -3,7 +3,9 @@
 // bytes a restart has still to verify counts, for whoever asks for it is served. Of the tier that
 // hosts share SharedCopies says what is known, of blocks that are here and of others.
 //
-// Without room what comes is told later, as it is then; what goes is told at once.
+// Without room what comes is told later, as it is then; what goes is told at once. A domain that is
+// drained or bypassed serves nothing, and a tier that is off nothing of what it has: that is taken
+// back in the turns that follow, and told again when it ends.
 //
 // Blocks whose engine gave them no hash are not told of.
 //
@@ -21,7 +23,8 @@ namespace terrace {
 class KvEventSource final : public SharedCopyObserver {
  public:
   // Silent without a sink in the domain's options.
-  explicit KvEventSource(CacheDomain& domain) : d_(domain), sink_(domain.options.kv_events) {
+  explicit KvEventSource(CacheDomain& domain)
+      : d_(domain), sink_(domain.options.kv_events), served_(MediaServed()) {
     if (sink_ != nullptr) d_.shared_copies.SetObserver(this);
   }
 
@@ -40,9 +43,12 @@ class KvEventSource final : public SharedCopyObserver {
     const Block& block = d_.block(id);
     if (sink_ == nullptr || block.event_hash == 0) return true;
     const uint8_t places = PlacesOf(block);
-    const bool is_later = late_block_ <= id && (block.kv_event_places & ~places) == 0;
+    const bool goes_later = served_changed_ || (block.kv_event_places & ~places) == 0;
+    const bool is_later = late_block_ <= id && goes_later;
     return block.kv_event_places == places || is_later;
   }
+  // What the domain serves may have begun or ended.
+  void LookAtServing();
   // Tells of every block anew, in the turns that follow. REQUIRES: the sink was told that all
   // begins, and is told when no domain has_anew any more.
   void Republish();
@@ -55,6 +61,7 @@ class KvEventSource final : public SharedCopyObserver {
 
  private:
   uint8_t& ToldOf(BlockId id) { return d_.blocks.Change<ToldPlaces>(id, {}).kv_event_places; }
+  uint8_t MediaServed() const;  // now, a bit per KvEventMedium
   uint8_t PlacesOf(const Block& block) const;
   void Tell(BlockId id);
   void TellLeft(BlockRange range);
@@ -68,11 +75,13 @@ class KvEventSource final : public SharedCopyObserver {
 
   CacheDomain& d_;
   KvEventSink* const sink_;
+  uint8_t served_;  // MediaServed, when it was looked at last
   // Those from there on are told anew: until then nothing is told of them.
   BlockId next_block_ = kBlockNone;
   uint32_t next_copy_ = SharedCopies::kNone;
-  // Some from there on were not told for want of room.
+  // Some from there on were not told for want of room, or since what is served changed.
   BlockId late_block_ = kBlockNone;
+  bool served_changed_ = false;  // until the late ones were told
   uint32_t late_copy_ = SharedCopies::kNone;
   std::vector<KvEvent> leaving_;  // while they are told of
 };

@@ -36,7 +36,7 @@ constexpr size_t kAnewAtOnceMax = 16'384;
 // So long the events that tell all anew are waited for, and what comes behind them waits.
 constexpr uint64_t kHeldUsMax = 2'000'000;
 constexpr int kIoThreads = 1;
-// Routers that all begin at once are told once.
+// Routers that all ask at once are told once.
 constexpr uint64_t kBetweenRepublicationsUs = 5'000'000;
 constexpr uint64_t kAnswerUsMax = 30'000'000;  // then the store is asked again
 constexpr milliseconds kPauseMin{100}, kPauseMax{10'000};
@@ -109,7 +109,7 @@ void Bind(zmq::socket_t* socket, const std::string& endpoint) {
 
 struct KvEventPublisher::Sockets {
   zmq::context_t context{kIoThreads};
-  zmq::socket_t events{context, zmq::socket_type::pub};
+  zmq::socket_t events{context, zmq::socket_type::xpub};  // hears who subscribes
   zmq::socket_t replay{context, zmq::socket_type::router};
   KvEventPeers subscribers{context, events, "endpoint"};
   KvEventPeers askers{context, replay, "replay_endpoint"};
@@ -121,9 +121,10 @@ KvEventPublisher::KvEventPublisher(const DaemonConfig& config, std::function<voi
       host_name_(HostName()),
       wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       queue_(kQueueMax),
+      numbers_(config.state_dir.empty() ? "" : config.state_dir + "/kv-event-numbers"),
       replay_({.batches_max = config.kv_events.replay_batches,
                .requests_per_peer_max = config.kv_events.replay_requests_max,
-               .first_sequence = static_cast<uint64_t>(UnixSeconds() * 1e6),
+               .first_sequence = numbers_.First(static_cast<uint64_t>(UnixSeconds() * 1e6)),
                .cleared = EncodeKvCleared(config.kv_events.encoding, UnixSeconds())}) {
   for (const DomainConfig& domain : config.domains) domain_names_.push_back(domain.name);
 }
@@ -148,6 +149,8 @@ Status KvEventPublisher::OpenSockets(std::string* why) {
       socket->set(zmq::sockopt::tcp_keepalive, 1);  // or one that lost its power is there for ever
     }
     sockets->events.set(zmq::sockopt::sndhwm, kMessagesPerSubscriberMax);
+    sockets->events.set(zmq::sockopt::rcvhwm, kUnreadSubscriptionsMax);
+    sockets->events.set(zmq::sockopt::xpub_verbose, 1);  // of each, whoever else has subscribed
     sockets->replay.set(zmq::sockopt::sndhwm, KvEventReplay::kUnreadMessagesMax);
     sockets->replay.set(zmq::sockopt::rcvhwm, KvEventReplay::kUnreadMessagesMax);
     sockets->replay.set(zmq::sockopt::router_mandatory, true);
@@ -193,25 +196,34 @@ std::string KvEventPublisher::TopicOf(uint32_t domain_index, const std::string& 
 }
 
 uint32_t KvEventPublisher::StreamOf(uint32_t domain_index, const SpaceGroupSpec& spec) {
-  Stream stream{.topic = TopicOf(domain_index, spec.members[0].spec.model),
-                .block_tokens = spec.block_tokens(),
-                .is_topic_new = true};
-  const std::lock_guard guard(streams_mutex_);
-  for (uint32_t i = 0; i < streams_.size(); ++i) {
-    if (streams_[i].topic == stream.topic && streams_[i].block_tokens == stream.block_tokens) {
-      return i;
-    }
-    if (streams_[i].topic == stream.topic) stream.is_topic_new = false;
+  const std::string topic = TopicOf(domain_index, spec.members[0].spec.model);
+  // The thread that has ended gives no stream back.
+  const uint32_t stream = has_ended_.load(std::memory_order_relaxed)
+                              ? kStreamNone
+                              : streams_.Open(topic, spec.block_tokens());
+  if (stream != kStreamNone) {
+    if (is_asleep_.load()) Wake();
+    return stream;
   }
-  if (streams_.size() == kStreamsMax) {
+  ++untold_groups_;
+  uint64_t held_back = 0;
+  if (streams_gate_.Open(MonotonicUs(), &held_back)) {
     Log(LogLevel::kWarn, "kv events",
-        {{"why", "more models than streams: routers do not hear of this one's blocks"},
-         {"topic", stream.topic},
-         {"streams_max", kStreamsMax}});
-    return kStreamNone;
+        {{"why", "no stream is left: routers do not hear of this group's blocks"},
+         {"topic", topic},
+         {"streams_max", KvEventStreams::kStreamsMax},
+         {"not_told", held_back}});
   }
-  streams_.push_back(std::move(stream));
-  return static_cast<uint32_t>(streams_.size() - 1);
+  return kStreamNone;
+}
+
+void KvEventPublisher::EndStream(uint32_t stream) {
+  if (stream == kStreamNone) {
+    --untold_groups_;
+    return;
+  }
+  streams_.End(stream, added_count_.load(std::memory_order_relaxed));
+  if (is_asleep_.load()) Wake();
 }
 
 bool KvEventPublisher::HasRoom(size_t event_count) const {
@@ -222,6 +234,10 @@ bool KvEventPublisher::HasRoom(size_t event_count) const {
 }
 
 void KvEventPublisher::Publish(std::span<const KvEvent> events) {
+  if (!events.empty() && events.front().stream == kStreamNone) {
+    lost_count_.fetch_add(events.size(), std::memory_order_relaxed);
+    return;
+  }
   uint64_t place = added_count_.load(std::memory_order_relaxed);
   const uint64_t waiting = place - taken_count_.load(std::memory_order_acquire);
   const bool is_lost = has_ended_.load(std::memory_order_relaxed) ||
@@ -249,6 +265,7 @@ KvEventCounters KvEventPublisher::counters() const {
           .events = event_count_.load(),
           .messages = message_count_.load(),
           .lost = lost_count_.load(),
+          .untold_groups = untold_groups_.load(),
           .errors = error_count_.load(),
           .peers_ended = peers_ended_.load(),
           .replays = replay_count_.load(),
@@ -258,12 +275,6 @@ KvEventCounters KvEventPublisher::counters() const {
 }
 
 // ---- the publisher's thread ----
-
-const KvEventPublisher::Stream& KvEventPublisher::StreamAt(uint32_t stream) const {
-  const std::lock_guard guard(streams_mutex_);
-  TERRACE_CHECK(stream < streams_.size(), "events are of a stream that StreamOf gave");
-  return streams_[stream];
-}
 
 void KvEventPublisher::Run() {
   sigset_t all;
@@ -335,18 +346,21 @@ void KvEventPublisher::Turn() {
   }
   const bool may_replay = replay_.has_work() && replay_.Send(sockets_->replay, MonotonicUs());
   Republish();
-  std::array<zmq::pollitem_t, 4> items = {
+  std::array<zmq::pollitem_t, 5> items = {
       zmq::pollitem_t{nullptr, wake_fd_, ZMQ_POLLIN, 0},
       zmq::pollitem_t{sockets_->replay.handle(), 0, ZMQ_POLLIN, 0},
+      zmq::pollitem_t{sockets_->events.handle(), 0, ZMQ_POLLIN, 0},
       zmq::pollitem_t{sockets_->subscribers.news().handle(), 0, ZMQ_POLLIN, 0},
       zmq::pollitem_t{sockets_->askers.news().handle(), 0, ZMQ_POLLIN, 0}};
   is_asleep_.store(true);
-  const bool has_more =
-      may_replay || has_lost_.load() || (!is_held_ && added_count_.load() != taken_count_.load());
+  const uint64_t taken = taken_count_.load();
+  const bool has_more = may_replay || has_lost_.load() || streams_.has_changes(taken) ||
+                        (!is_held_ && added_count_.load() != taken);
   zmq::poll(items, has_more ? milliseconds(0) : PauseBetweenTurns());
   is_asleep_.store(false);
   if (items[0].revents != 0) SleepUntilWoken(0);
   if (items[1].revents != 0) replay_.Receive(sockets_->replay);
+  if (items[2].revents != 0) HearNewcomers();
   const uint64_t now_us = MonotonicUs();
   peers_ended_ += sockets_->subscribers.Look(now_us) + sockets_->askers.Look(now_us);
   const KvEventReplayCounters& replays = replay_.counters();
@@ -359,14 +373,15 @@ void KvEventPublisher::Turn() {
 std::chrono::milliseconds KvEventPublisher::PauseBetweenTurns() const {
   if (replay_.has_work() || is_held_) return kReplayPause;
   const bool has_peers = sockets_->subscribers.has_any() || sockets_->askers.has_any();
-  return has_peers ? milliseconds(KvEventPeers::kBetweenLooksUs / kUsPerMs) : milliseconds(-1);
+  if (!has_peers && !newcomers_.is_waiting()) return milliseconds(-1);
+  return milliseconds(KvEventPeers::kBetweenLooksUs / kUsPerMs);
 }
 
 bool KvEventPublisher::SendSome() {
   const uint64_t added = added_count_.load(std::memory_order_acquire);
   uint64_t taken = taken_count_.load(std::memory_order_relaxed);
   TERRACE_CHECK(added - taken <= kQueueMax, "an event's place is not used again before it is sent");
-  BeginTopics();
+  ChangeTopics(taken);
   is_held_ = added != taken && !MayTake(taken, added);
   if (added == taken || is_held_) return false;
   const KvEvent& first = queue_[taken % kQueueMax];
@@ -402,12 +417,14 @@ void KvEventPublisher::SendByStream(std::vector<KvEvent>* events) {
     auto end = std::find_if(from, events->end(),
                             [&](const KvEvent& event) { return event.stream != from->stream; });
     end = from + static_cast<std::ptrdiff_t>(KvEventsWithin({from, end}, kMessageBytesMax));
-    const Stream& stream = StreamAt(from->stream);
-    Send(from->stream,
-         EncodeKvEvents({from, end}, {.block_tokens = stream.block_tokens,
-                                      .encoding = config_.encoding,
-                                      .unix_s = UnixSeconds(),
-                                      .begins_anew = topics_to_clear_.erase(stream.topic) > 0}));
+    const KvEventStreams::Stream* const stream = streams_.Find(from->stream);
+    if (stream != nullptr) {  // else its topic was taken back
+      Send(stream->topic,
+           EncodeKvEvents({from, end}, {.block_tokens = stream->block_tokens,
+                                        .encoding = config_.encoding,
+                                        .unix_s = UnixSeconds(),
+                                        .begins_anew = topics_to_clear_.erase(stream->topic) > 0}));
+    }
     from = end;
   }
 }
@@ -426,32 +443,51 @@ bool KvEventPublisher::MayTake(uint64_t taken, uint64_t added) {
 }
 
 void KvEventPublisher::BeginAnew() {
+  HearNewcomers();
+  newcomers_.OnAllBegins();
   is_anew_ = true;
   replay_.BeginWhole();
-  for (uint32_t stream = 0; stream < streams_begun_; ++stream) {
-    topics_to_clear_.insert(StreamAt(stream).topic);
-  }
+  for (const auto& [topic, stream_count] : topics_) topics_to_clear_.insert(topic);
 }
 
 void KvEventPublisher::EndAnew() {
-  for (uint32_t stream = 0; stream < streams_begun_; ++stream) {
-    if (topics_to_clear_.erase(StreamAt(stream).topic) == 0) continue;
-    Send(stream, EncodeKvCleared(config_.encoding, UnixSeconds()));
+  for (const std::string& topic : topics_to_clear_) {
+    Send(topic, EncodeKvCleared(config_.encoding, UnixSeconds()));
   }
+  topics_to_clear_.clear();
   replay_.EndWhole();
   is_anew_ = is_asked_ = false;
 }
 
-void KvEventPublisher::BeginTopics() {
-  uint32_t stream_count = 0;
-  {
-    const std::lock_guard guard(streams_mutex_);
-    stream_count = static_cast<uint32_t>(streams_.size());
+void KvEventPublisher::ChangeTopics(uint64_t taken) {
+  for (KvEventStreams::Change& change : streams_.TakeChanges(taken)) {
+    changes_.push_back(std::move(change));
   }
-  for (; streams_begun_ < stream_count; ++streams_begun_) {
-    if (!StreamAt(streams_begun_).is_topic_new) continue;
-    Send(streams_begun_, EncodeKvCleared(config_.encoding, UnixSeconds()));
+  while (!changes_.empty()) {  // after an error the rest is told later
+    const KvEventStreams::Change change = std::move(changes_.front());
+    changes_.pop_front();
+    change.begins ? BeginTopic(change.topic) : EndTopic(change.topic);
   }
+}
+
+void KvEventPublisher::BeginTopic(const std::string& topic) {
+  const auto [known, is_new] = topics_.try_emplace(topic, 0);
+  if (known->second++ > 0) return;
+  if (!is_new) std::erase(gone_topics_, topic);
+  Send(topic, EncodeKvCleared(config_.encoding, UnixSeconds()));
+}
+
+// What its blocks' removals did not take back: of the tier that hosts share.
+void KvEventPublisher::EndTopic(const std::string& topic) {
+  if (--topics_.at(topic) > 0) return;
+  topics_to_clear_.erase(topic);
+  gone_topics_.push_back(topic);
+  if (gone_topics_.size() > kGoneTopicsMax) {
+    topics_.erase(gone_topics_.front());
+    replay_.ForgetTopic(gone_topics_.front());
+    gone_topics_.pop_front();
+  }
+  Send(topic, EncodeKvCleared(config_.encoding, UnixSeconds()));
 }
 
 // Every block is to be told of anew.
@@ -463,9 +499,9 @@ void KvEventPublisher::AskForAll() {
 }
 
 // Kept first: what an error keeps from being sent can be asked for.
-void KvEventPublisher::Send(uint32_t stream, const std::string& payload) {
+void KvEventPublisher::Send(const std::string& topic, const std::string& payload) {
+  numbers_.Reserve(replay_.next_sequence());
   const uint64_t wire_sequence = htobe64(replay_.next_sequence());
-  const std::string& topic = StreamAt(stream).topic;
   zmq::message_t message = MessageOf(payload);
   zmq::message_t kept;
   kept.copy(message);
@@ -476,11 +512,22 @@ void KvEventPublisher::Send(uint32_t stream, const std::string& payload) {
   sockets_->events.send(message, zmq::send_flags::none);
 }
 
+void KvEventPublisher::HearNewcomers() {
+  const auto has_topic = [this](std::string_view text) {
+    const auto first = topics_.lower_bound(text);
+    return first != topics_.end() && first->first.starts_with(text);
+  };
+  newcomers_.Receive(sockets_->events, has_topic, MonotonicUs());
+}
+
 // Routers that all ask at once are told once.
 void KvEventPublisher::Republish() {
+  const uint64_t now_us = MonotonicUs();
   const uint64_t pause_us = is_asked_ ? kAnswerUsMax : kBetweenRepublicationsUs;
-  const bool is_early = republished_us_ != 0 && MonotonicUs() < republished_us_ + pause_us;
-  if (!replay_.wants_all() || is_early) return;
+  if (republished_us_ != 0 && now_us < republished_us_ + pause_us) return;
+  const bool is_for_newcomers = newcomers_.IsDue(now_us);
+  if (!is_for_newcomers && !replay_.wants_all()) return;
+  if (is_for_newcomers) newcomers_.OnAsked(now_us);
   AskForAll();
 }
 

@@ -1,8 +1,9 @@
 // KvEventPublisher: sends KV events to routers over ZeroMQ, in the frames of vLLM: a topic, a u64
 // sequence number, a payload. Subscribers that missed some ask the replay socket; for older ones
-// than it keeps, and after its own queue overflowed, every block is told of anew, behind
-// AllBlocksCleared in one message where that has room for all. Numbers begin at the microseconds
-// since 1970, so that those of a restarted daemon are never taken for the next.
+// than it keeps, for whoever subscribes anew (what it believes may be of a daemon before this one),
+// and after its own queue overflowed, every block is told of anew, behind AllBlocksCleared in one
+// message where that has room for all. Numbers begin at the microseconds since 1970 and never go
+// down (kv_event_numbers.h), so that those of a restarted daemon are never taken for the next.
 //
 // THREADING: the KvEventSink's calls come from the store thread and never wait. A thread of its own
 // encodes and sends. After an error of ZeroMQ it makes its sockets anew; any other exception ends
@@ -10,15 +11,15 @@
 // LIMITS: kQueueMax events wait, kRemovalsMax of them after HasRoom has said no; ZeroMQ keeps
 // kMessagesPerSubscriberMax of kMessageBytesMax, 96 MiB, for a subscriber that does not read, and
 // drops the rest; a part of what peers send has kPeerMessageBytesMax, or its connection ends;
-// kv_event_peers.h and kv_event_replay.h.
+// kv_event_peers.h, kv_event_newcomers.h, kv_event_replay.h and kv_event_streams.h.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <thread>
@@ -26,8 +27,11 @@
 
 #include "daemon/block/kv_event_sink.h"
 #include "daemon/config/config.h"
+#include "daemon/events/kv_event_newcomers.h"
+#include "daemon/events/kv_event_numbers.h"
 #include "daemon/events/kv_event_peers.h"
 #include "daemon/events/kv_event_replay.h"
+#include "daemon/events/kv_event_streams.h"
 #include "daemon/log/log.h"
 #include "terrace/status.h"
 
@@ -40,7 +44,9 @@ class KvEventPublisher final : public KvEventSink {
   static constexpr int kMessagesPerSubscriberMax = 1024;
   static constexpr size_t kMessageBytesMax = 96 * kKiB;
   static constexpr int64_t kPeerMessageBytesMax = 4 * kKiB;
-  static constexpr uint32_t kStreamsMax = 4096;
+  static constexpr int kUnreadSubscriptionsMax = 64;  // messages, of one subscriber
+  // Topics of no group any more that are taken back with all others; each a short message.
+  static constexpr size_t kGoneTopicsMax = 1024;
 
   // `republish`: every block shall be told of again, by Store::RepublishKvEvents, soon; called on
   // the publisher's thread.
@@ -51,21 +57,16 @@ class KvEventPublisher final : public KvEventSink {
   Status Start(std::string* why);
 
   uint32_t StreamOf(uint32_t domain_index, const SpaceGroupSpec& spec) override;
+  void EndStream(uint32_t stream) override;
   void Publish(std::span<const KvEvent> events) override;
   bool HasRoom(size_t event_count) const override;
 
   KvEventCounters counters() const;
 
  private:
-  struct Stream {
-    std::string topic;
-    uint32_t block_tokens = 0;
-    bool is_topic_new = false;  // no stream before has its topic
-  };
   struct Sockets;  // of the thread
 
   std::string TopicOf(uint32_t domain_index, const std::string& model) const;
-  const Stream& StreamAt(uint32_t stream) const;
   void Wake();
   Status OpenSockets(std::string* why);
   void Run();
@@ -79,10 +80,13 @@ class KvEventPublisher final : public KvEventSink {
   void BeginAnew();
   void EndAnew();
   void AskForAll();
-  // The streams that came since the last call: their topics begin empty, whatever a predecessor
-  // told.
-  void BeginTopics();
-  void Send(uint32_t stream, const std::string& payload);
+  // Of streams that came or went since the last call: topics begin empty, whatever a predecessor
+  // told, and end empty.
+  void ChangeTopics(uint64_t taken);
+  void BeginTopic(const std::string& topic);
+  void EndTopic(const std::string& topic);
+  void Send(const std::string& topic, const std::string& payload);
+  void HearNewcomers();
   void Republish();
   void SleepUntilWoken(int timeout_ms);
   std::chrono::milliseconds PauseBetweenTurns() const;
@@ -96,8 +100,8 @@ class KvEventPublisher final : public KvEventSink {
 
   std::thread thread_;
 
-  mutable std::mutex streams_mutex_;
-  std::deque<Stream> streams_;  // only grows, and nothing in it moves or changes
+  KvEventStreams streams_;
+  LogGate streams_gate_;  // the store thread's
 
   // A ring: the store thread adds, the publisher's takes.
   std::vector<KvEvent> queue_;
@@ -111,6 +115,7 @@ class KvEventPublisher final : public KvEventSink {
   std::atomic<uint64_t> event_count_{0};
   std::atomic<uint64_t> message_count_{0};
   std::atomic<uint64_t> lost_count_{0};
+  std::atomic<uint64_t> untold_groups_{0};
   std::atomic<uint64_t> error_count_{0};
   std::atomic<uint64_t> peers_ended_{0};
   std::atomic<uint64_t> replay_count_{0};
@@ -120,10 +125,14 @@ class KvEventPublisher final : public KvEventSink {
 
   // The publisher's thread only.
   std::unique_ptr<Sockets> sockets_;  // null between an error and the next try
+  KvEventNumbers numbers_;
   KvEventReplay replay_;
-  uint32_t streams_begun_ = 0;
-  uint64_t republished_us_ = 0;  // 0: never
-  bool is_asked_ = false;        // for all, and it has not all come
+  KvEventNewcomers newcomers_;
+  std::map<std::string, uint32_t, std::less<>> topics_;  // and their streams; 0: it has gone
+  std::deque<std::string> gone_topics_;                  // in order
+  std::deque<KvEventStreams::Change> changes_;           // of streams, still to be told
+  uint64_t republished_us_ = 0;                          // 0: never
+  bool is_asked_ = false;                                // for all, and it has not all come
   // What tells all anew: held until its end is here, then under way.
   bool is_held_ = false;
   bool is_anew_ = false;

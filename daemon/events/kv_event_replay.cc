@@ -42,13 +42,27 @@ void KvEventReplay::Keep(const std::string& topic, zmq::message_t payload) {
   const uint64_t bytes = BytesOf(payload);
   kept_bytes_ += bytes;
   (behind_whole_ == 0 ? whole_bytes_ : bytes_behind_) += bytes;
-  kept_.push_back({.sequence = next_sequence_++,
-                   .topic = &*topics_.insert(topic).first,
-                   .payload = std::move(payload)});
-  while (MayDropFront()) {
-    kept_bytes_ -= BytesOf(kept_.front().payload);
-    kept_.pop_front();
+  const auto known = topics_.try_emplace(topic).first;
+  known->second.is_forgotten = false;
+  ++known->second.kept_count;
+  kept_.push_back({.sequence = next_sequence_++, .topic = known, .payload = std::move(payload)});
+  while (MayDropFront()) DropFront();
+}
+
+void KvEventReplay::DropFront() {
+  const Kept& front = kept_.front();
+  kept_bytes_ -= BytesOf(front.payload);
+  if (--front.topic->second.kept_count == 0 && front.topic->second.is_forgotten) {
+    topics_.erase(front.topic);
   }
+  kept_.pop_front();
+}
+
+void KvEventReplay::ForgetTopic(const std::string& topic) {
+  const auto known = topics_.find(topic);
+  if (known == topics_.end()) return;
+  known->second.is_forgotten = true;
+  if (known->second.kept_count == 0) topics_.erase(known);
 }
 
 bool KvEventReplay::MayDropFront() const {
@@ -157,11 +171,11 @@ KvEventReplay::Sent KvEventReplay::SendNext(zmq::socket_t& router, Peer* peer) {
     if (peer->is_waiting_for_all) return Sent::kLater;
     const uint64_t before = first_kept() - 1;
     const Sent sent = TakeBack(router, before, peer);
-    if (sent != Sent::kMessage || peer->cleared != nullptr) return sent;
+    if (sent != Sent::kMessage || peer->cleared) return sent;
     peer->next = first_kept();
     return sent;
   }
-  peer->cleared = nullptr;
+  peer->cleared.reset();
   zmq::message_t payload;
   if (peer->next >= next_sequence_) {
     const Sent sent = SendMessage(router, *peer, "", kEndOfReplay, &payload);
@@ -174,23 +188,29 @@ KvEventReplay::Sent KvEventReplay::SendNext(zmq::socket_t& router, Peer* peer) {
   Kept& kept = kept_[peer->next - first_kept()];
   TERRACE_CHECK(kept.sequence == peer->next, "kept numbers have no gap: a number is a place");
   payload.copy(kept.payload);
-  const Sent sent = SendMessage(router, *peer, *kept.topic, kept.sequence, &payload);
+  const Sent sent = SendMessage(router, *peer, kept.topic->first, kept.sequence, &payload);
   if (sent == Sent::kMessage) ++peer->next;
   return sent;
 }
 
-// The next topic. peer->cleared is null again behind the last one.
+// The next topic, if there is one. None is in peer->cleared again behind the last one.
 KvEventReplay::Sent KvEventReplay::TakeBack(zmq::socket_t& router, uint64_t sequence, Peer* peer) {
-  const auto topic =
-      peer->cleared == nullptr ? topics_.begin() : topics_.upper_bound(*peer->cleared);
-  TERRACE_CHECK(topic != topics_.end(), "what is kept no more had a topic; topics never go");
+  const auto topic = peer->cleared ? topics_.upper_bound(*peer->cleared) : topics_.begin();
+  if (topic == topics_.end()) {  // forgotten meanwhile
+    peer->cleared.reset();
+    return Sent::kMessage;
+  }
   // Numbers that grow, as far as some were asked for.
   const auto behind = static_cast<uint64_t>(std::distance(topic, topics_.end())) - 1;
   sequence -= std::min(behind, sequence - peer->next);
   zmq::message_t payload(options_.cleared.data(), options_.cleared.size());
-  const Sent sent = SendMessage(router, *peer, *topic, sequence, &payload);
+  const Sent sent = SendMessage(router, *peer, topic->first, sequence, &payload);
   if (sent != Sent::kMessage) return sent;
-  peer->cleared = std::next(topic) == topics_.end() ? nullptr : &*topic;
+  if (std::next(topic) == topics_.end()) {
+    peer->cleared.reset();
+  } else {
+    peer->cleared = topic->first;
+  }
   return sent;
 }
 

@@ -18,7 +18,9 @@
 
 #include <cstdint>
 #include <deque>
-#include <set>
+#include <functional>
+#include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -58,6 +60,8 @@ class KvEventReplay {
   // The next message; its number is next_sequence().
   void Keep(const std::string& topic, zmq::message_t payload);
   uint64_t next_sequence() const { return next_sequence_; }
+  // Is taken back for nobody any more, once none of its messages is kept.
+  void ForgetTopic(const std::string& topic);
 
   // Takes requests off the ROUTER socket. What is no request is passed over.
   void Receive(zmq::socket_t& router);
@@ -78,9 +82,14 @@ class KvEventReplay {
   const KvEventReplayCounters& counters() const { return counters_; }
 
  private:
+  struct Topic {
+    uint64_t kept_count = 0;
+    bool is_forgotten = false;
+  };
+  using Topics = std::map<std::string, Topic, std::less<>>;
   struct Kept {
     uint64_t sequence = 0;
-    const std::string* topic = nullptr;
+    Topics::iterator topic;
     zmq::message_t payload;
   };
   struct Peer {
@@ -88,14 +97,15 @@ class KvEventReplay {
     std::deque<uint64_t> wanted;  // first numbers, the request under way in front
     uint64_t next = 0;            // of that one
     bool has_begun = false;
-    const std::string* cleared = nullptr;  // topics up to here were taken back
-    uint64_t waits_since_us = 0;           // for room, or for all to be told; 0: it does not
+    std::optional<std::string> cleared;  // topics up to here were taken back
+    uint64_t waits_since_us = 0;         // for room, or for all to be told; 0: it does not
     bool is_waiting_for_all = false;
     bool is_tired = false;  // of that
   };
   enum class Sent : uint8_t { kMessage, kNoRoom, kPeerGone, kLater };
 
   bool MayDropFront() const;
+  void DropFront();
   void Ask(const std::string& routing_id, uint64_t first);
   Sent SendNext(zmq::socket_t& router, Peer* peer);
   // Of a peer whose next message is kept no more.
@@ -107,8 +117,8 @@ class KvEventReplay {
   uint64_t first_kept() const { return kept_.empty() ? next_sequence_ : kept_.front().sequence; }
 
   const Options options_;
-  std::set<std::string> topics_;  // of all there were; bounded by the publisher's streams
-  std::deque<Kept> kept_;         // sequences follow each other
+  Topics topics_;          // bounded by the publisher's, and by what is kept
+  std::deque<Kept> kept_;  // sequences follow each other
   uint64_t kept_bytes_ = 0;
   uint64_t next_sequence_;
   std::vector<Peer> peers_;

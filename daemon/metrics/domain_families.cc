@@ -303,8 +303,8 @@ void AddKvEvents(const KvEventCounters& events, const Families::Labels& labels, 
   all->Gauge({"terrace_kv_events_on", "1 while routers are told of blocks."}, labels,
              events.is_on ? 1 : 0);
   all->Counter({"terrace_kv_events_total", "Events given to routers."}, labels, Of(events.events));
-  all->Counter({"terrace_kv_events_lost_total", "Events lost for want of room."}, labels,
-               Of(events.lost));
+  all->Counter({"terrace_kv_events_lost_total", "Events lost for want of room, or of a stream."},
+               labels, Of(events.lost));
   all->Counter({"terrace_kv_events_errors_total", "Errors after which sockets were made anew."},
                labels, Of(events.errors));
 }

@@ -61,9 +61,6 @@ Error AddGroup(CacheDomain& domain, const SpaceGroupSpec& spec, uint32_t idle, u
                 ": close sessions, Reset a group that is not needed, or raise groups_max"};
   }
   auto group = std::make_unique<Group>();
-  if (domain.options.kv_events != nullptr) {
-    group->kv_event_stream = domain.options.kv_events->StreamOf(domain.domain_index, spec);
-  }
   const Status opened = group->Open(spec, *place, &domain.slots, &domain.slot_classes);
   if (!opened.ok()) {
     uint64_t slot_bytes = 0;
@@ -75,9 +72,14 @@ Error AddGroup(CacheDomain& domain, const SpaceGroupSpec& spec, uint32_t idle, u
                         std::to_string(domain.options.segment_bytes) + ": " + opened.what()};
   }
   group->PlanPartReads(domain.limits.part_read_bytes_min);
+  KvEventSink* const kv_events = domain.options.kv_events;
   if (*place < domain.groups.size()) {
+    if (kv_events != nullptr) kv_events->EndStream(domain.groups[*place]->kv_event_stream);
     Forget(domain, domain.groups[*place]->id());
     domain.meter.ForgetGroup(*place);
+  }
+  if (kv_events != nullptr) {
+    group->kv_event_stream = kv_events->StreamOf(domain.domain_index, spec);
   }
   domain.groups.Put(*place, std::move(group));
   DropForgotten(domain);  // before the new one wants room on disk

@@ -632,6 +632,7 @@ protocol::ServingMode OperatorVerbs::serving(uint32_t domain_index) const {
 
 void OperatorVerbs::SetServing(uint32_t domain_index, protocol::ServingMode mode) {
   store_.at(domain_index).domain.serving.of_owner() = mode;
+  store_.RetryBy(store_.clock.NowUs());  // routers are told
 }
 
 void OperatorVerbs::CountUnserved(uint32_t domain_index) {

@@ -24,7 +24,8 @@ void FillTiers(const DomainRooms& rooms, DomainFigures* figures) {
                                     .written_bytes_of_day = lower.written.Sum(),
                                     .reads_queued = rooms.mover.promotions().queued_count(tier),
                                     .writes_queued = rooms.mover.write_back().queued_count(tier),
-                                    .troubles = lower.tier->troubles()});
+                                    .troubles = lower.tier->troubles(),
+                                    .is_off = lower.is_off});
   }
   if (const DeviceUse& device = domain.options.device; device.tier != nullptr) {
     figures->device = {.device = device.device,

@@ -144,6 +144,7 @@ void StoreRooms::Settle(DomainRooms& rooms) {
     RetryBy(clock.NowUs() + kErasureLookUs);
   }
   rooms.domain.shared_copies.Step();
+  rooms.kv_events.LookAtServing();
   if (rooms.kv_events.has_work()) StepKvEvents(rooms);
   if (rooms.named_pins.has_work()) {
     rooms.named_pins.Step();

@@ -296,6 +296,12 @@ std::vector<Trouble> TroublesOf(const DomainFigures& domain,
         "kv events have ended: routers are told nothing more; the log says why, and a restart "
         "begins them again",
         &troubles);
+  } else if (kv_events && kv_events->untold_groups > 0) {
+    Add(Condition::kKvEventsOff,
+        "routers are told nothing of " + std::to_string(kv_events->untold_groups) +
+            " SpaceGroups, whose blocks are served: groups were opened faster than routers could "
+            "be told that others had gone. It ends as these go; a restart ends it at once",
+        &troubles);
   }
   return troubles;
 }

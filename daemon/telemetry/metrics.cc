@@ -354,6 +354,7 @@ json DocumentOf(const StatsInput& input) {
                              {"events", events->events},
                              {"messages", events->messages},
                              {"lost", events->lost},
+                             {"untold_groups", events->untold_groups},
                              {"errors", events->errors},
                              {"peers_ended", events->peers_ended},
                              {"replays", events->replays},

@@ -23,6 +23,7 @@ constexpr uint32_t kReuseEvery = 4;  // every so many prompts an older one is as
 class CountingSink final : public KvEventSink {
  public:
   uint32_t StreamOf(uint32_t, const SpaceGroupSpec&) override { return 0; }
+  void EndStream(uint32_t) override {}
   void Publish(std::span<const KvEvent> events) override {
     for (const KvEvent& event : events) removed_count += event.kind == KvEvent::Kind::kRemoved;
   }

@@ -230,6 +230,24 @@ def test_after_kill_9_routers_hear_what_the_disk_still_has(rig):
     router.until({block: {"STORAGE"} for block in believed})
 
 
+def test_routers_that_stay_and_ask_nothing_are_right_after_each_restart(rig):
+    """Nobody has subscribed yet when a daemon begins, so they are told once they have."""
+    daemon, client, router = rig
+    believed = {block: {"CPU", "STORAGE"} for block in (11, 12, 13, 14)}
+    put(client, digests_of(1), list(believed))
+    routers = [router] + [Router(daemon.directory) for _ in range(2)]
+    for each in routers:
+        each.until(believed)
+    for _ in range(2):
+        daemon.process.send_signal(signal.SIGKILL)
+        daemon.process.wait()
+        daemon.start()
+        for each in routers:
+            each.until({block: {"STORAGE"} for block in believed})
+    for each in routers[1:]:
+        each.close()
+
+
 @pytest.mark.parametrize("policy", ("arc", "hazard", "lru", "s3fifo"))
 def test_tails_that_leave_dram_are_told(policy):
     """DRAM alone: room for a prompt is made by the tails of others."""

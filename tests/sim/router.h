@@ -35,6 +35,7 @@ class Router final : public KvEventSink {
     streams_.emplace_back(domain_index, spec.name);
     return static_cast<uint32_t>(streams_.size() - 1);
   }
+  void EndStream(uint32_t) override {}  // its blocks had gone, and what is shared stays
   void Publish(std::span<const KvEvent> events) override {
     if (!has_room_) return;
     for (const KvEvent& event : events) Believe(event);

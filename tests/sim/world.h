@@ -216,6 +216,7 @@ class World final : public SimHost, public Transport {
 
   // world_router.cc
   Router::View ServedBlocks();
+  Router::View WithoutTiersOff(const Router::View& view) const;
   void CheckRouter();
   void MaybeLoseEvents(uint64_t steps_since_check);
   void LetRouterCatchUp();

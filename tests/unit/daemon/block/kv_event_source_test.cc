@@ -34,6 +34,7 @@ class Router final : public KvEventSink {
     models.push_back(spec.name);
     return static_cast<uint32_t>(models.size() - 1);
   }
+  void EndStream(uint32_t stream) override { ended.push_back(stream); }
   void Publish(std::span<const KvEvent> told) override {
     if (told[0].kind == KvEvent::Kind::kAllBegins) return Begin();
     if (told[0].kind == KvEvent::Kind::kAllEnds) return End();
@@ -67,6 +68,7 @@ class Router final : public KvEventSink {
   bool HasRoom(size_t event_count) const override { return event_count <= room; }
 
   std::vector<std::string> models;
+  std::vector<uint32_t> ended;
   std::vector<KvEvent> events;
   std::map<uint64_t, uint8_t> places_of;  // a bit per KvEventMedium
   bool is_anew = false;
@@ -230,6 +232,68 @@ TEST_F(KvEvents, WithoutRoomWhatComesIsToldLaterAndWhatGoesAtOnce) {
   w.Advance(1'000'000);
   EXPECT_EQ(router.places_of, Served(3, 2));
   EXPECT_EQ(router.places_of.size(), 2u);
+}
+
+TEST_F(KvEvents, ADomainThatServesNothingIsToldToHaveNothingUntilItServesAgain) {
+  for (const auto mode : {protocol::ServingMode::kDraining, protocol::ServingMode::kBypassed}) {
+    for (uint64_t chain = 1; chain <= 3; ++chain) Put(World::Keys(2, chain));
+    ASSERT_EQ(router.places_of.size(), 6u);
+    w.store->operators().SetServing(0, mode);
+    w.Advance(10'000);
+    EXPECT_THAT(router.places_of, IsEmpty());
+    w.Evict(w.Query(s, group, World::Keys(2, 1)));
+    w.Advance(1'000'000);
+    w.Check();
+    EXPECT_THAT(router.places_of, IsEmpty());
+    w.store->operators().SetServing(0, protocol::ServingMode::kServing);
+    w.Advance(10'000);
+    EXPECT_EQ(router.places_of, Served(3, 2));
+    EXPECT_EQ(router.places_of.size(), 4u);
+    w.Check();
+  }
+}
+
+TEST_F(KvEvents, WithoutRoomADomainThatServesNothingIsToldToHaveNothingLater) {
+  for (uint64_t chain = 1; chain <= 3; ++chain) Put(World::Keys(2, chain));
+  router.room = 0;
+  w.store->operators().SetServing(0, protocol::ServingMode::kBypassed);
+  w.Advance(10'000);
+  w.Check();
+  EXPECT_EQ(router.places_of.size(), 6u);
+  w.store->events().RepublishKvEvents();
+  router.room = SIZE_MAX;
+  w.Advance(10'000);
+  EXPECT_THAT(router.places_of, IsEmpty());
+  w.Check();
+}
+
+TEST_F(KvEvents, WhatATierHasThatIsOffIsNotTold) {
+  Put(World::Keys(4, 1));
+  const std::map<uint64_t, uint8_t> before = router.places_of;
+  w.faults[0]->SwitchOff();
+  w.Advance(600'000);
+  for (const auto& [hash, places] : router.places_of) EXPECT_EQ(places, 1) << "DRAM alone";
+  EXPECT_EQ(router.places_of.size(), 4u);
+  w.Check();
+  w.faults[0]->SwitchOn();
+  w.Advance(600'000);
+  EXPECT_EQ(router.places_of, before);
+  w.Check();
+}
+
+class KvEventsOfFewGroups : public KvEvents {
+ protected:
+  KvEventsOfFewGroups() : KvEvents({.groups_max = 1}) {}
+};
+
+TEST_F(KvEventsOfFewGroups, AGroupWhosePlaceIsTakenGivesItsStreamBack) {
+  EXPECT_THAT(router.ended, IsEmpty());
+  w.store->sessions().ProofOfDeath(s);
+  w.Advance(10'000);
+  s = w.Open();
+  group = w.OpenGroup(s, TestGroup("other", {TestSpace(0)}));
+  EXPECT_THAT(router.models, ElementsAre("simple", "other"));
+  EXPECT_THAT(router.ended, ElementsAre(0));
 }
 
 // DRAM alone: what makes room for a prompt leaves as tails of others.

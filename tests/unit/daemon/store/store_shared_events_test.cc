@@ -20,6 +20,7 @@ uint64_t HashOf(const BlockKey& key) { return key.low ^ 0x5555; }
 class Router final : public KvEventSink {
  public:
   uint32_t StreamOf(uint32_t, const SpaceGroupSpec&) override { return 0; }
+  void EndStream(uint32_t) override {}
   void Publish(std::span<const KvEvent> told) override {
     for (const KvEvent& event : told) {
       if (event.kind == KvEvent::Kind::kAllBegins) {
@@ -158,6 +159,25 @@ TEST(StoreSharedEvents, WhatHasLeftThisHostIsStillThere) {
   EXPECT_EQ(a.router.places_of, a.Told(1, 3));
   a.Use(keys);
   for (const BlockKey& key : keys) EXPECT_EQ(a.router.At(key), kHere | kThere);
+}
+
+TEST(StoreSharedEvents, ADomainThatServesNothingIsToldToHaveNothingThere) {
+  sim::SharedServer server;
+  Host a(server);
+  a.Put(StoreWorld::Keys(3));
+  a.DropHere();
+  a.Put(StoreWorld::Keys(2, 2));
+  const std::map<uint64_t, uint8_t> before = a.router.places_of;
+  EXPECT_EQ(before, a.Told(2, 3));
+  a.world.store->operators().SetServing(0, protocol::ServingMode::kBypassed);
+  a.Advance(10'000);
+  EXPECT_TRUE(a.router.places_of.empty());
+  a.world.store->events().RepublishKvEvents();
+  a.Advance(10'000);
+  EXPECT_TRUE(a.router.places_of.empty());
+  a.world.store->operators().SetServing(0, protocol::ServingMode::kServing);
+  a.Advance(10'000);
+  EXPECT_EQ(a.router.places_of, before);
 }
 
 TEST(StoreSharedEvents, WhatOthersHaveGivenIsToldOfOnceItCame) {

@@ -112,6 +112,10 @@ TEST(Conditions, EachHoldsForItsCauseAloneAndHeals) {
   const auto ended = TroublesOf(Well(), KvEventCounters{.is_on = false});
   ASSERT_EQ(ended.size(), 1u);
   EXPECT_EQ(ended[0].condition, Condition::kKvEventsOff);
+  const auto untold = TroublesOf(Well(), KvEventCounters{.untold_groups = 3});
+  ASSERT_EQ(untold.size(), 1u);
+  EXPECT_EQ(untold[0].condition, Condition::kKvEventsOff);
+  EXPECT_NE(untold[0].sentence.find("3 SpaceGroups"), std::string::npos);
   EXPECT_THAT(TroublesOf(Well(), std::nullopt), IsEmpty()) << "nobody is to be told";
 }
 
