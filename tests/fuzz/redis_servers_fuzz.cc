@@ -233,7 +233,9 @@ class World {
   std::vector<std::string> Values(Choices& choices) const {
     const Bytes block = Block();
     RedisManifest manifest = Stored(Name(1), block);
-    if (choices.Below(8) == 7) manifest.length_bytes += manifest.tail.size() > 0 ? 1 : 0;
+    const size_t tail_bytes = manifest.tail.size();
+    const bool can_grow = tail_bytes > 0 && tail_bytes < kRedisTailBytesMax;
+    if (choices.Below(8) == 7) manifest.length_bytes += can_grow ? 1 : 0;
     std::vector<std::string> values;
     size_t at = 0;
     for (const RedisChunk& chunk : manifest.chunks) {
@@ -277,7 +279,6 @@ class World {
       case 4:
         return Bulk(std::string(choices.Number<uint16_t>() % 4'096, '\xFF'));
       case 5:
-        if (!is_mapped_) break;
         return (kind < 128 ? "-MOVED " : "-ASK ") + std::to_string(choices.Number<uint16_t>()) +
                " " + Host(choices) + "\r\n";
       case 7: {  // what a transaction did
