@@ -30,7 +30,7 @@ ANSWER_S = 180
 REFUSALS = 21
 REFUSAL_MS_MAX = 100
 # Files of a domain on a drive, and of the daemon's own; anything else would be stranded.
-KNOWN = ("slab", "catalog", "group", "secret", "lock", "sock", "generations", "audit")
+KNOWN = ("slab", "catalog", "group", "secret", "lock", "sock", "generations", "audit", "key")
 
 
 class Failure(Exception):

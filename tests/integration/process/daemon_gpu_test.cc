@@ -65,7 +65,7 @@ class SimGpu {
       locked.copy_batch = [](StreamHandle* stream, CopyDirection direction, const CopyPiece* pieces,
                              uint32_t piece_count) {
         const std::lock_guard lock(g_sim_lock);
-        if (direction == CopyDirection::kWithinHost) ++bounce_count_;
+        ++(direction == CopyDirection::kWithinHost ? bounce_count_ : copy_count_);
         return SimDeviceOps().copy_batch(stream, direction, pieces, piece_count);
       };
       locked.query_event = [](EventHandle* event) {
@@ -96,6 +96,11 @@ class SimGpu {
     const std::lock_guard lock(g_sim_lock);
     return bounce_count_;
   }
+  // Batches that a device was given, of all GPUs.
+  static uint64_t copy_count() {
+    const std::lock_guard lock(g_sim_lock);
+    return copy_count_;
+  }
   // Copies that touched memory the device does not reach.
   uint64_t stray_count() const {
     const std::lock_guard lock(g_sim_lock);
@@ -105,6 +110,7 @@ class SimGpu {
  private:
   static inline std::vector<SimGpu*> all_;
   static inline uint64_t bounce_count_ = 0;
+  static inline uint64_t copy_count_ = 0;
   SimDevice sim_;
   bool is_hanging_ = false;
   std::shared_ptr<const Device> device_;
@@ -283,6 +289,7 @@ TEST_F(DaemonGpu, AnOrderThatItsClientDiesInGoesToAnother) {
 }
 
 TEST_F(DaemonGpu, ACopyUnderWayKeepsItsMemoryAfterTheDaemonDied) {
+  const uint64_t copies_before = SimGpu::copy_count();
   Start(Gpu("cuda:1"));
   ConnectPlain();
   SimGpu gpu;
@@ -293,6 +300,8 @@ TEST_F(DaemonGpu, ACopyUnderWayKeepsItsMemoryAfterTheDaemonDied) {
     (void)AcquireThere(rank, keys_);
     return stats["hbm"]["orders_issued"] > 0;
   }));
+  // An order that no copy has begun for is let go with the daemon.
+  ASSERT_TRUE(Eventually([&](const auto&) { return SimGpu::copy_count() > copies_before; }));
   const uint64_t boot_id = rank.client->boot_id();
   daemon_.Signal(SIGKILL);
   ASSERT_EQ(daemon_.Wait(), 128 + SIGKILL);
