@@ -156,7 +156,8 @@ std::vector<FoundGroup> FindGroupFiles(const std::vector<std::string>& directori
   }
   std::ranges::stable_sort(candidates, std::greater(), &Candidate::written);
   std::vector<FoundGroup> found;
-  for (const auto& [path, written] : candidates) {
+  for (const Candidate& candidate : candidates) {
+    const fs::path& path = candidate.path;
     std::string content, why;
     const auto note = [&](const std::string& reason) {
       notes->push_back("group file " + path.string() + " is left aside: " + reason);
