@@ -16,8 +16,6 @@ namespace {
 constexpr std::string_view kSeal = "seal ";
 static_assert(kSeal.size() + 16 + 1 == kKeptSealBytes);
 
-std::string Hex16(uint64_t digest) { return ToHex(0, digest).substr(16); }
-
 bool WriteWhole(int fd, std::string_view content) {
   while (!content.empty()) {
     const ssize_t done = write(fd, content.data(), content.size());
@@ -30,6 +28,8 @@ bool WriteWhole(int fd, std::string_view content) {
 
 }  // namespace
 
+std::string Hex16(uint64_t number) { return ToHex(0, number).substr(16); }
+
 std::string KeptSealOf(std::string_view content, const DomainSecret& secret) {
   return std::string(kSeal) + Hex16(KeyedHash64(secret, std::as_bytes(std::span(content)))) + '\n';
 }
@@ -40,13 +40,6 @@ bool UnsealKept(std::string_view content, std::string_view title, const DomainSe
   const std::string_view sealed = content.substr(0, content.size() - kKeptSealBytes);
   *inside = sealed.substr(title.size());
   return content.substr(sealed.size()) == KeptSealOf(sealed, secret);
-}
-
-std::string KeptPathOf(const std::string& state_dir, const std::string& domain,
-                       const DomainSecret& secret, std::string_view suffix) {
-  constexpr std::string_view kTitle = "redis-generations";  // as the first of these files
-  const uint64_t digest = KeyedHash64(secret, std::as_bytes(std::span(kTitle)));
-  return state_dir + "/" + domain + "-" + Hex16(digest) + std::string(suffix);
 }
 
 // Beside its place, then into it: there is always a whole one.

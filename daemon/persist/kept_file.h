@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -15,16 +16,13 @@ namespace terrace {
 
 inline constexpr size_t kKeptSealBytes = 22;  // "seal ", 16 hex digits, a line's end
 
+std::string Hex16(uint64_t number);  // 16 digits
+
 // The last line of a file with this content.
 std::string KeptSealOf(std::string_view content, const DomainSecret& secret);
 // What lies between title and seal. False: it is not what was sealed.
 bool UnsealKept(std::string_view content, std::string_view title, const DomainSecret& secret,
                 std::string_view* inside);
-
-// The file of the secret's domain: under another secret it has another name.
-// "<state_dir>/<domain>-<16 hex digits><suffix>".
-std::string KeptPathOf(const std::string& state_dir, const std::string& domain,
-                       const DomainSecret& secret, std::string_view suffix);
 
 // Synced, with its directory, which is made. There is always a whole one. kIo.
 Status WriteKeptFile(const std::string& path, const std::string& content);

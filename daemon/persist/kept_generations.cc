@@ -23,8 +23,6 @@ constexpr size_t kFileBytesMax = kTitle.size() + kRedisGroupsMax * kLineBytesMax
                                  OwedErasures::kBlocksMax * kErasedBytesMax + kKeptSealBytes;
 constexpr std::string_view kPlaceTitle = "terrace redis place 1\n";
 
-std::string Hex16(uint64_t digest) { return ToHex(0, digest).substr(16); }
-
 // "GROUP GENERATION OWED": 32 hex digits, a number, 0 or 1.
 bool ReadLine(std::string_view line, GroupGeneration* group) {
   if (line.size() < 32 + 1 + 1 + 2 || line[32] != ' ') return false;

@@ -15,7 +15,6 @@
 
 #include "daemon/persist/group_key_files.h"
 #include "daemon/persist/kept_file.h"
-#include "terrace/block_key.h"
 #include "terrace/check.h"
 #include "terrace/open_file.h"
 
@@ -92,7 +91,7 @@ std::string FormatMissed(const Missed& missed) {
   for (const std::string& path : missed.drives) content += std::string(kDrive) + path + '\n';
   for (const std::string& file : missed.slabs) content += std::string(kSlab) + file + '\n';
   for (const uint64_t seed : missed.all_memory_but) {
-    content += std::string(kMemory) + ToHex(0, seed).substr(16) + '\n';
+    content += std::string(kMemory) + Hex16(seed) + '\n';
   }
   return content + SealOf(content);
 }

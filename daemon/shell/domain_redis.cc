@@ -62,9 +62,13 @@ const char* RemedyOf(const SharedTierStats& stats) {
                           : "the server, the network, or IPAddressAllow= of the unit";
 }
 
+// One a secret: names under another are others anyway.
 std::string FileOf(const DaemonConfig& config, size_t domain_index, const DomainSecret& secret,
                    std::string_view suffix) {
-  return KeptPathOf(config.state_dir, config.domains[domain_index].name, secret, suffix);
+  constexpr std::string_view kTitle = "redis-generations";
+  const uint64_t digest = KeyedHash64(secret, std::as_bytes(std::span(kTitle)));
+  return config.state_dir + "/" + config.domains[domain_index].name + "-" + Hex16(digest) +
+         std::string(suffix);
 }
 constexpr std::string_view kGenerations = ".redis-generations", kPlace = ".redis-place";
 

@@ -14,6 +14,7 @@
 
 #include "sim/group_keys.h"
 #include "unit/include/example_space.h"
+#include "unit/include/soon.h"
 
 namespace terrace {
 namespace {
@@ -28,16 +29,6 @@ SpaceGroupSpec GroupNamed(const std::string& name, uint32_t layers) {
   group.name = name;
   for (auto& member : group.members) member.spec.layers = layers;
   return group;
-}
-
-// Until something else than the test's own threads has done it.
-template <typename Holds>
-bool Soon(const Holds& holds) {
-  for (int i = 0; i < 30'000; ++i) {
-    if (holds()) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return false;
 }
 
 class GroupFilesOnPathsTest : public testing::TestWithParam<bool> {  // with keys

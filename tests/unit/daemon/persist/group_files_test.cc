@@ -17,6 +17,7 @@
 
 #include "sim/group_keys.h"
 #include "unit/include/example_space.h"
+#include "unit/include/soon.h"
 
 namespace terrace {
 namespace {
@@ -260,16 +261,6 @@ TEST_F(GroupShelfTest, FilesOfAnotherSecretStayAndStandBeside) {
   EXPECT_EQ(Load().size(), 1u);
   secret_ = theirs;
   EXPECT_EQ(Load().size(), 2u);
-}
-
-// Until something else than the test's own threads has done it.
-template <typename Holds>
-bool Soon(const Holds& holds) {
-  for (int i = 0; i < 30'000; ++i) {
-    if (holds()) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return false;
 }
 
 // As `rm -rf` of a domain's directory does under a daemon that runs.

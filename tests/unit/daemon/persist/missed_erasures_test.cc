@@ -12,20 +12,13 @@
 #include <string>
 #include <thread>
 
+#include "unit/include/soon.h"
+
 namespace terrace {
 namespace {
 
 namespace fs = std::filesystem;
 using Names = std::set<std::string>;
-
-template <typename Holds>
-bool Soon(const Holds& holds) {
-  for (int i = 0; i < 30'000; ++i) {
-    if (holds()) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return false;
-}
 
 class MissedErasuresTest : public testing::Test {
  protected:
