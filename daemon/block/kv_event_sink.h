@@ -29,7 +29,8 @@ struct KvEvent {
 };
 
 struct KvEventCounters {
-  bool is_on = true;               // false: nobody is told anything any more
+  bool is_on = true;               // false: nobody is told anything
+  bool has_ended = false;          // until a restart, that is
   uint64_t events = 0;             // given to subscribers
   uint64_t messages = 0;           // in which
   uint64_t lost = 0;               // for want of room, of no stream, or since they are off

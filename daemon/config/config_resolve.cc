@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <charconv>
 #include <cstdlib>
+#include <filesystem>
 #include <set>
 
 #include "cuda/host/device_loader.h"
@@ -208,7 +210,10 @@ Status ResolveNvme(DaemonConfig* config, std::string* why) {
     if (!path.starts_with('/')) {
       return Refuse(why, "nvme.paths holds '" + path + "', which is no absolute path: write one");
     }
-    if (!paths.insert(path).second) {
+    // "/a/./b/" is "/a/b". What links say FindDrives sees.
+    std::filesystem::path plain = std::filesystem::path(path).lexically_normal();
+    if (!plain.has_filename()) plain = plain.parent_path();
+    if (!paths.insert(plain.string()).second) {
       return Refuse(why, "nvme.paths holds '" + path + "' twice: name each drive once");
     }
   }
@@ -276,19 +281,32 @@ Status ResolveMetrics(const MetricsConfig& metrics, std::string* why) {
   return Status::Ok();
 }
 
+// Or any that is free. ZeroMQ would take a number above modulo 65536.
+bool IsPort(std::string_view text) {
+  if (text == "*") return true;
+  uint32_t port = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
+  return error == std::errc() && end == text.data() + text.size() && port >= 1 && port <= 65'535;
+}
+
 Status ResolveKvEvents(DaemonConfig* config, std::string* why) {
   const KvEventsConfig& events = config->kv_events;
   if (!events.is_on() && !events.replay_endpoint.empty()) {
     return Refuse(why, "kv_events.replay_endpoint is '" + events.replay_endpoint +
                            "' and kv_events.endpoint is not set: name where routers subscribe");
   }
+  if (events.is_on() && events.endpoint == events.replay_endpoint) {
+    return Refuse(why, "kv_events.endpoint and kv_events.replay_endpoint are both '" +
+                           events.endpoint + "': give them a port, or a path, each");
+  }
   for (const auto& [key, endpoint] : {std::pair("endpoint", events.endpoint),
                                       std::pair("replay_endpoint", events.replay_endpoint)}) {
-    if (endpoint.empty() || endpoint.starts_with("tcp://") || endpoint.starts_with("ipc:///")) {
+    if (endpoint.empty() || endpoint.starts_with("ipc:///")) continue;
+    if (endpoint.starts_with("tcp://") && IsPort(endpoint.substr(endpoint.rfind(':') + 1)))
       continue;
-    }
     return Refuse(why, std::string("kv_events.") + key + " is '" + endpoint +
-                           "'; write tcp://*:PORT, or ipc:// and an absolute path");
+                           "'; write tcp://*:PORT with a port from 1 to 65535, or ipc:// and an "
+                           "absolute path");
   }
   std::string rest = events.topic;
   for (const std::string_view name : {"{host}", "{domain}", "{model}"}) {

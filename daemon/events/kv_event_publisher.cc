@@ -161,14 +161,19 @@ Status KvEventPublisher::OpenSockets(std::string* why) {
       Bind(&sockets->replay, *endpoint);
     }
     sockets_ = std::move(sockets);
+    is_bound_.store(true);
     return Status::Ok();
   } catch (const zmq::error_t& error) {
+    is_bound_.store(false);
+    const bool may_pass = error.num() == EADDRINUSE || error.num() == EADDRNOTAVAIL;
     *why = std::string("kv_events.") + key + " is '" + *endpoint + "', which cannot be bound (" +
            error.what() +
            "): name tcp://*:PORT with a free port, or ipc:// and a path whose "
            "directory exists";
-    return Status(StatusCode::kInvalid, "an endpoint of KV events cannot be bound");
+    return Status(may_pass ? StatusCode::kBusy : StatusCode::kInvalid,
+                  "an endpoint of KV events cannot be bound");
   } catch (const NoInterfaces&) {
+    is_bound_.store(false);
     *why = std::string("kv_events.") + key + " is '" + *endpoint +
            "', and the host's interfaces cannot be listed here (no AF_NETLINK): add AF_NETLINK to "
            "RestrictAddressFamilies= of the unit, or name tcp://*:PORT, or ipc:// and a path";
@@ -177,7 +182,9 @@ Status KvEventPublisher::OpenSockets(std::string* why) {
 }
 
 Status KvEventPublisher::Start(std::string* why) {
-  TERRACE_RETURN_IF_ERROR(OpenSockets(why));
+  // Somebody else's port, or an address that is not there yet: tried again, as after an error.
+  const Status opened = OpenSockets(why);
+  if (!opened.ok() && opened.code() != StatusCode::kBusy) return opened;
   WarnOfAddressFilter("endpoint", config_.endpoint);
   WarnOfAddressFilter("replay_endpoint", config_.replay_endpoint);
   thread_ = std::thread([this] { Run(); });
@@ -261,7 +268,8 @@ void KvEventPublisher::Wake() {
 }
 
 KvEventCounters KvEventPublisher::counters() const {
-  return {.is_on = !has_ended_.load(),
+  return {.is_on = !has_ended_.load() && is_bound_.load(),
+          .has_ended = has_ended_.load(),
           .events = event_count_.load(),
           .messages = message_count_.load(),
           .lost = lost_count_.load(),
@@ -337,7 +345,10 @@ void KvEventPublisher::SleepUntilWoken(int timeout_ms) {
 // Sends what there is, then sleeps until there is more or somebody asks for a replay.
 void KvEventPublisher::Turn() {
   std::string why;
-  if (sockets_ == nullptr && !OpenSockets(&why).ok()) return Recover(why.c_str());
+  if (sockets_ == nullptr && !OpenSockets(&why).ok()) {
+    while (SendSome()) continue;  // to nobody: queue and streams are not to fill up
+    return Recover(why.c_str());
+  }
   // Looked at first: whatever was queued before the loss is sent before all is told anew.
   const bool has_lost = has_lost_.load(std::memory_order_acquire);
   if (!SendSome() && has_lost) {
@@ -402,7 +413,8 @@ bool KvEventPublisher::SendSome() {
     ++taken;
   }
   taken_count_.store(taken, std::memory_order_release);
-  event_count_.fetch_add(events.size(), std::memory_order_relaxed);
+  (sockets_ != nullptr ? event_count_ : lost_count_)
+      .fetch_add(events.size(), std::memory_order_relaxed);
   SendByStream(&events);
   return true;
 }
@@ -506,6 +518,7 @@ void KvEventPublisher::Send(const std::string& topic, const std::string& payload
   zmq::message_t kept;
   kept.copy(message);
   replay_.Keep(topic, std::move(kept));
+  if (sockets_ == nullptr) return;
   message_count_.fetch_add(1, std::memory_order_relaxed);
   sockets_->events.send(zmq::buffer(topic), zmq::send_flags::sndmore);
   sockets_->events.send(zmq::buffer(&wire_sequence, sizeof(uint64_t)), zmq::send_flags::sndmore);
@@ -513,6 +526,7 @@ void KvEventPublisher::Send(const std::string& topic, const std::string& payload
 }
 
 void KvEventPublisher::HearNewcomers() {
+  if (sockets_ == nullptr) return;
   const auto has_topic = [this](std::string_view text) {
     const auto first = topics_.lower_bound(text);
     return first != topics_.end() && first->first.starts_with(text);

@@ -53,7 +53,8 @@ class KvEventPublisher final : public KvEventSink {
   KvEventPublisher(const DaemonConfig& config, std::function<void()> republish);
   ~KvEventPublisher() override;
 
-  // Binds the sockets, and begins. kInvalid: `*why` names the endpoint, the cause and the remedy.
+  // Binds the sockets, and begins; a port that is taken is tried again from then on. kInvalid:
+  // `*why` names the endpoint, the cause and the remedy.
   Status Start(std::string* why);
 
   uint32_t StreamOf(uint32_t domain_index, const SpaceGroupSpec& spec) override;
@@ -73,7 +74,7 @@ class KvEventPublisher final : public KvEventSink {
   // After an error: waits, longer each time, and makes the sockets anew.
   void Recover(const char* why);
   void Turn();
-  // False if nothing was queued, or is held.
+  // False if nothing was queued, or is held. Without sockets to nobody.
   bool SendSome();
   bool MayTake(uint64_t taken, uint64_t added);
   void SendByStream(std::vector<KvEvent>* events);
@@ -111,6 +112,7 @@ class KvEventPublisher final : public KvEventSink {
   std::atomic<bool> is_asleep_{false};
   std::atomic<bool> is_ending_{false};
   std::atomic<bool> has_ended_{false};  // for an exception
+  std::atomic<bool> is_bound_{false};   // at the last try
 
   std::atomic<uint64_t> event_count_{0};
   std::atomic<uint64_t> message_count_{0};

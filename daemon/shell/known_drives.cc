@@ -9,6 +9,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <utility>
 
 #include "daemon/config/kept_mounts.h"
@@ -79,6 +80,21 @@ void TakeUnopened(const DaemonConfig& config, const KeptMounts& before, KnownDri
   drives->not_opened = std::move(not_opened);
 }
 
+// A directory has many names: links, and mounts of a part of a file system.
+Status CheckNamedOnce(const std::vector<std::string>& paths, std::string* why) {
+  std::map<std::pair<dev_t, ino_t>, std::string> named;
+  for (const std::string& path : paths) {
+    struct stat about;
+    if (stat(path.c_str(), &about) != 0) continue;
+    const auto [first, is_new] = named.try_emplace({about.st_dev, about.st_ino}, path);
+    if (is_new) continue;
+    *why = "nvme.paths: " + first->second + " and " + path +
+           " are one directory: name each drive once";
+    return Status(StatusCode::kInvalid, "a drive is named twice");
+  }
+  return Status::Ok();
+}
+
 }  // namespace
 
 Status FindDrives(const DaemonConfig& config, KnownDrives* drives, std::string* why) {
@@ -87,6 +103,7 @@ Status FindDrives(const DaemonConfig& config, KnownDrives* drives, std::string* 
   KeptMounts mounts = before;
   *drives = {.nvme = config.nvme};
   TakeUnopened(config, before, drives);
+  TERRACE_RETURN_IF_ERROR(CheckNamedOnce(drives->nvme.paths, why));
   for (const auto& [path, mount] : before) drives->away.insert(path);
   for (const std::string& path : drives->nvme.paths) {
     const std::string now = MountPointOf(path);

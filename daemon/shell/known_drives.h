@@ -24,8 +24,8 @@ struct KnownDrives {
 
 // Remembers, below `state_dir`, where the paths lie. A path that never served is left for whoever
 // opens it to refuse, and so are all if none can be opened. kInvalid with `*why` if
-// nvme.require_mount is on and a path does not lie on a mount of its own, or not on the one it lay
-// on.
+// two paths are one directory, or nvme.require_mount is on and a path does not lie on a mount of
+// its own, or not on the one it lay on.
 Status FindDrives(const DaemonConfig& config, KnownDrives* drives, std::string* why);
 
 }  // namespace terrace

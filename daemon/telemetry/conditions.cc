@@ -129,6 +129,17 @@ void AddGroupFiles(const GroupFilesTrouble& files, Troubles* troubles) {
   }
 }
 
+std::string LeftAloneSentence(uint64_t bytes, const std::string& tier) {
+  return std::to_string(bytes) + " bytes of the " + tier +
+         " tier's files were left alone at the start, and count against its capacity: they are "
+         "damaged, under another secret, encrypted under keys that are not here, of a number "
+         "that a file on another path has, or more files than may be open (the log's lines "
+         "'nvme note' name them). With the right secret_file "
+         "and encryption_keys_file a "
+         "restart finds their blocks again; what nobody needs may be removed while terraced is "
+         "stopped";
+}
+
 void AddTier(const DomainFigures& domain, const DomainFigures::LowerTierStats& tier,
              Troubles* troubles) {
   const std::string name(kTierNames[static_cast<size_t>(tier.kind)]);
@@ -148,14 +159,7 @@ void AddTier(const DomainFigures& domain, const DomainFigures::LowerTierStats& t
   }
   if (tier.stats.left_alone_bytes > ungrouped_bytes) {
     Add(Condition::kSlabsLeftAlone,
-        std::to_string(tier.stats.left_alone_bytes - ungrouped_bytes) + " bytes of the " + name +
-            " tier's files were left alone at the start, and count against its capacity: they are "
-            "damaged, under another secret, encrypted under keys that are not here, or more files "
-            "than may be open (the log's lines 'nvme note' name them). With the right secret_file "
-            "and encryption_keys_file a "
-            "restart finds their blocks again; what nobody needs may be removed while terraced is "
-            "stopped",
-        troubles);
+        LeftAloneSentence(tier.stats.left_alone_bytes - ungrouped_bytes, name), troubles);
   }
   if (const ShareStats& share = tier.stats.share; share.above_bytes > 0) {
     Add(Condition::kTierAboveLimit,
@@ -291,7 +295,13 @@ std::vector<Trouble> TroublesOf(const DomainFigures& domain,
   if (domain.shared) AddShared(domain.shared->tier, &troubles);
   AddFenced(domain, &troubles);
   AddRefuted(domain, &troubles);
-  if (kv_events && !kv_events->is_on) {
+  if (kv_events && !kv_events->is_on && !kv_events->has_ended) {
+    Add(Condition::kKvEventsOff,
+        "routers are told nothing: kv_events.endpoint or kv_events.replay_endpoint cannot be "
+        "bound, and is tried again each 10 s; the log's lines 'kv events try again' say which and "
+        "why. Free the port (ss -ltnp), or name another and restart terraced",
+        &troubles);
+  } else if (kv_events && kv_events->has_ended) {
     Add(Condition::kKvEventsOff,
         "kv events have ended: routers are told nothing more; the log says why, and a restart "
         "begins them again",

@@ -160,6 +160,14 @@ HIT_RATE_FELL = {
 }
 
 
+# The same at a fiftieth of the day's traffic: a probe that is all cold.
+IDLE_AT_NIGHT = {
+    of_domain("terrace_acquire_blocks_asked_total"): f"0+1000x{DAY} {1000 * DAY}+20x{DAY}",
+    of_domain("terrace_acquire_blocks_hit_total", tier="dram"):
+        f"0+900x{DAY} {900 * DAY}+0x{DAY}",
+}
+
+
 def case(name, series, interval_min, end_min, firing):
     return {"name": name, "interval": f"{interval_min}m",
             "input_series": [{"series": s, "values": v} for s, v in series.items()],
@@ -189,6 +197,10 @@ def cases():
             of_domain("terrace_tier_healthy", tier="nvme"): then(1, 0)}
     yield case("one cause is one alert", {**HEALTHY, **both}, 1, 2 * HOUR - 1, ["TerraceTierOff"])
     yield case("TerraceHitRateFell", HIT_RATE_FELL, 5, 5 * (DAY + 16), ["TerraceHitRateFell"])
+    yield case("no hits among few", IDLE_AT_NIGHT, 5, 5 * (DAY + 16), [])
+    untold = {of_domain("terrace_degraded", condition="kv_events_off"): then(0, 1)}
+    yield case("groups of which nothing is told", {**HEALTHY, **untold}, 1, 2 * HOUR - 1,
+               ["TerraceKvEventsOff"])
 
 
 def main():

@@ -390,7 +390,7 @@ class KvEventPublisherOverTcp : public KvEventPublisherTest {
       config_.kv_events.replay_endpoint = "tcp://127.0.0.1:" + std::to_string(port_ + 1);
       publisher_ = std::make_unique<KvEventPublisher>(config_, [] {});
       std::string why;
-      if (publisher_->Start(&why).ok()) return;
+      if (publisher_->Start(&why).ok() && publisher_->counters().is_on) return;
       ASSERT_LT(port_, 60'000) << why;
     }
   }
@@ -483,6 +483,28 @@ TEST_F(KvEventPublisherTest, WhatWaitedAtTheEndKeepsNobodyWaiting) {
       std::vector<KvEvent>(KvEventPublisher::kQueueMax + 1, KvEvent{.hash = 1, .stream = stream}));
   Until([&] { return !publisher_->counters().is_on; });
   EXPECT_TRUE(publisher_->HasRoom(KvEventPublisher::kQueueMax));
+}
+
+TEST_F(KvEventPublisherOverTcp, APortThatIsTakenIsTriedAgainAndHoldsUpNobody) {
+  auto taker = std::make_unique<zmq::socket_t>(context_, zmq::socket_type::pub);
+  taker->set(zmq::sockopt::linger, 0);
+  taker->bind("tcp://127.0.0.1:*");
+  config_.kv_events.replay_endpoint = taker->get(zmq::sockopt::last_endpoint);
+  Start();
+  EXPECT_FALSE(publisher_->counters().is_on);
+  EXPECT_FALSE(publisher_->counters().has_ended);
+  const uint32_t stream = StreamOf("one");
+  // More than the queue holds: it is emptied all the same.
+  Publish(stream, KvEventPublisher::kQueueMax / 512 + 1);
+  EXPECT_EQ(publisher_->counters().messages, 0u);
+  taker.reset();
+  Until([&] { return publisher_->counters().is_on; });
+  zmq::socket_t subscriber = Subscriber();
+  Message message;
+  Until([&] {
+    Publish(stream, 1);
+    return Receive(subscriber, &message, milliseconds(20));
+  });
 }
 
 TEST_F(KvEventPublisherTest, AnErrorOfZeroMqIsNotTheEnd) {

@@ -118,6 +118,15 @@ TEST_F(DriveMounts, ADriveThatServedAndCannotBeOpenedIsDoneWithout) {
   EXPECT_EQ(drives_.nvme.paths.size(), 2u) << "there is no other to do with";
 }
 
+TEST_F(DriveMounts, OneDirectoryUnderTwoNamesIsRefused) {
+  ASSERT_TRUE(Find().ok());
+  nvme_.paths.push_back(directory_ + "/drive/link");
+  std::filesystem::create_directory_symlink("terrace", nvme_.paths[1]);
+  EXPECT_EQ(Find().code(), StatusCode::kInvalid);
+  EXPECT_EQ(why_, "nvme.paths: " + nvme_.paths[0] + " and " + nvme_.paths[1] +
+                      " are one directory: name each drive once");
+}
+
 TEST_F(DriveMounts, WhatHasServedAndIsNotConfiguredIsAway) {
   ASSERT_TRUE(Find().ok());
   EXPECT_TRUE(drives_.away.empty());

@@ -109,9 +109,14 @@ TEST(Conditions, EachHoldsForItsCauseAloneAndHeals) {
     EXPECT_THAT(ConditionsOf(Well()), IsEmpty());
   }
   EXPECT_EQ(kCauses.size() + 1, kConditionCount) << "and kv_events_off";
-  const auto ended = TroublesOf(Well(), KvEventCounters{.is_on = false});
+  const auto ended = TroublesOf(Well(), KvEventCounters{.is_on = false, .has_ended = true});
   ASSERT_EQ(ended.size(), 1u);
   EXPECT_EQ(ended[0].condition, Condition::kKvEventsOff);
+  EXPECT_NE(ended[0].sentence.find("a restart begins them again"), std::string::npos);
+  const auto unbound = TroublesOf(Well(), KvEventCounters{.is_on = false});
+  ASSERT_EQ(unbound.size(), 1u);
+  EXPECT_EQ(unbound[0].condition, Condition::kKvEventsOff);
+  EXPECT_NE(unbound[0].sentence.find("tried again each 10 s"), std::string::npos);
   const auto untold = TroublesOf(Well(), KvEventCounters{.untold_groups = 3});
   ASSERT_EQ(untold.size(), 1u);
   EXPECT_EQ(untold[0].condition, Condition::kKvEventsOff);
