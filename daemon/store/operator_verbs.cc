@@ -659,16 +659,19 @@ void OperatorVerbs::AddLeft(uint32_t domain_index, protocol::DrainReply* reply) 
   reply->reserved_blocks = domain.reserved_count;
   if (domain.persistent_tier != kLowerTiersMax) {
     const LowerTier& lower = domain.lower[domain.persistent_tier];
+    const WriteBack& write_back = rooms.mover.write_back();
     reply->unwritten_blocks = lower.block_count - lower.persisted_block_count +
-                              rooms.mover.write_back().queued_count(domain.persistent_tier);
+                              write_back.queued_count(domain.persistent_tier) +
+                              write_back.without_group_count(domain.persistent_tier);
     reply->unwritten_bytes = reply->unwritten_blocks * block_bytes;
   }
   if (domain.options.shared.tier != nullptr) {
     reply->shared_bytes = rooms.shared_writer.stats().queued_bytes;
   }
   reply->requests_unserved = domain.counters.requests_unserved;
-  reply->is_done = reply->lease_count == 0 && reply->reserved_blocks == 0 && rooms.is_settled() &&
-                   rooms.is_shared_idle();
+  // Of a tier that takes nothing the store waits for nothing; who ends the daemon loses it.
+  reply->is_done = reply->lease_count == 0 && reply->reserved_blocks == 0 &&
+                   reply->unwritten_blocks == 0 && rooms.is_settled() && rooms.is_shared_idle();
 }
 
 }  // namespace terrace

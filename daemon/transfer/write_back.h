@@ -58,6 +58,8 @@ class WriteBack {
   uint64_t queued_count(uint32_t tier) const {
     return queues_[tier].writes.size() + queues_[tier].without_group_file.size();
   }
+  // Blocks whose group's file could not be written, first of their chains; a part of them, if many.
+  uint64_t without_group_count(uint32_t tier) const { return queues_[tier].without_group.size(); }
   // The tier may have room now that had none, or be on again.
   void OnRoom(uint32_t tier) { queues_[tier].is_room_awaited = false; }
   // While it is closed, nothing begins to be written.

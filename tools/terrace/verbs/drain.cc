@@ -74,7 +74,8 @@ class DrainVerb : public Verb {
     if (wait_s_ == 0 || !IsAwaited(*reply)) return kExitOk;
     return Fail(fmt::format(
         "after {} s of --wait there is left: {}. A lease ends when its engine releases it, or ends "
-        "itself: `terrace status` names the sessions; wait longer, or stop the daemon all the same",
+        "itself; what a drive does not take is lost with the daemon: `terrace status` names the "
+        "sessions and the drive's condition; wait longer, or stop the daemon all the same",
         wait_s_, Left(*reply)));
   }
 

@@ -7,6 +7,7 @@
 #include "daemon/residency/evictor.h"
 #include "daemon/transfer/batch_drops.h"
 #include "store_fixture.h"
+#include "terrace/protocol_admin.h"
 
 namespace terrace {
 namespace {
@@ -391,11 +392,19 @@ TEST_F(Tiers, BlocksOfAGroupThatCouldNotBeKeptFollowOnceItIs) {
   w.Put(s, group, World::Keys(3, 2));
   w.Advance(3'000'000);
   EXPECT_EQ(w.Stats().lower_tiers[0].block_count, 0u);
-  EXPECT_EQ(w.Stats().lower_tiers[0].writes_queued, 0u) << "a drain does not wait for them";
+  EXPECT_EQ(w.Stats().lower_tiers[0].writes_queued, 0u) << "a stop does not wait for them";
+  protocol::DrainReply left;
+  w.store->operators().AddLeft(0, &left);
+  EXPECT_EQ(left.unwritten_blocks, 2u) << "who stops the daemon loses their chains";
+  EXPECT_EQ(left.is_done, 0u);
   w.group_files.state_of_kept = GroupFiles::State::kKept;
   w.store->events().OnGroupFilesChanged(0);
   w.Advance(100'000);
   EXPECT_EQ(w.Stats().lower_tiers[0].persisted_block_count, 6u);
+  left = {};
+  w.store->operators().AddLeft(0, &left);
+  EXPECT_EQ(left.unwritten_blocks, 0u);
+  EXPECT_EQ(left.is_done, 1u);
 }
 
 TEST_F(Tiers, WaitAnswersWhenAllIsPersisted) {
