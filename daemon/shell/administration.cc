@@ -70,6 +70,16 @@ void Administration::AwaitHangUps() {
   });
 }
 
+bool Administration::EndReload() {
+  constexpr std::chrono::milliseconds kEndWait(500);
+  if (config_.EndReading(kEndWait)) return true;
+  Log(LogLevel::kError, "a reload hangs: its thread is left behind, and the end is as after a kill",
+      {{"remedy",
+        "see whether the file system hangs that the configuration, or a file that it "
+        "names, is on"}});
+  return false;
+}
+
 void Administration::Apply() {
   const DaemonConfig& config = parts_.config;
   SetLog(config.log_level, config.log_format);

@@ -52,6 +52,8 @@ class Administration {
   void Serve(const Served& served);
   // From here on a SIGHUP reloads the configuration. REQUIRES: Serve was called.
   void AwaitHangUps();
+  // No turn is to come. False: a reload hangs, and this cannot be destroyed; it is told.
+  bool EndReload();
 
  private:
   static constexpr std::chrono::milliseconds kLookPeriod{250};

@@ -70,6 +70,23 @@ json Differences(const DaemonConfig& from, const DaemonConfig& to, bool is_live,
   return rows;
 }
 
+// Of the files in effect that `file` still names for the domain. Of others, which no start will
+// read again, `*rings` stay as they are.
+Error LoadNamedRings(const DaemonConfig& running, const DaemonConfig& file, KeyRings* rings) {
+  rings->resize(running.domains.size());
+  for (size_t i = 0; i < running.domains.size(); ++i) {
+    const DomainConfig& domain = running.domains[i];
+    const bool is_named = std::ranges::any_of(file.domains, [&domain](const DomainConfig& other) {
+      return other.name == domain.name && other.encryption_keys_file == domain.encryption_keys_file;
+    });
+    std::string why;
+    if (!is_named) continue;
+    const Status status = LoadKeyRing(domain, &(*rings)[i], &why);
+    if (!status.ok()) return {status, std::move(why)};
+  }
+  return {};
+}
+
 // Ids alone, of keys files that hold others now, or the same in another order.
 json KeysTaken(const DaemonConfig& config, const KeyRings& from, const KeyRings& to) {
   json rows = json::array();
@@ -147,6 +164,10 @@ LiveConfig::LiveConfig(ConfigSource source, DaemonConfig& config, Hooks hooks)
 
 LiveConfig::~LiveConfig() {
   if (reader_.joinable()) reader_.join();
+}
+
+bool LiveConfig::EndReading(std::chrono::milliseconds wait_at_most) {
+  return !reader_.joinable() || reader_end_.wait_for(wait_at_most) == std::future_status::ready;
 }
 
 void LiveConfig::Ask(ConfigAction action, const std::string& text, const Done& done) {
@@ -282,13 +303,15 @@ void LiveConfig::ReadForAll() {
   DaemonConfig running;
   running.domains = config_.domains;
   running.redis = config_.redis;
-  const auto read = [this, source, asked, running = std::move(running)] {
+  std::promise<void> end;
+  std::future<void> ended = end.get_future();
+  auto read = [this, source, asked, running = std::move(running), rings = rings_,
+               end = std::move(end)]() mutable {
     DaemonConfig whole;
     std::string why;
     const Status text = ReadConfigText(source->path, &source->text, &why);
     Error error = text.ok() ? LoadConfig(*source, &whole) : Error(text, std::move(why));
-    KeyRings rings;
-    if (error.ok()) error = LoadKeyRings(running, &rings);
+    if (error.ok()) error = LoadNamedRings(running, whole, &rings);
     hooks_.post([this, asked, error, source, rings = std::move(rings),
                  tls_files = RedisTlsFiles(running.redis)] {
       is_reading_ = false;
@@ -299,9 +322,11 @@ void LiveConfig::ReadForAll() {
       for (const Done& done : *asked) done(taken, document);
       if (!awaiting_.empty()) ReadForAll();
     });
+    end.set_value();
   };
   try {
-    reader_ = std::thread(read);
+    reader_ = std::thread(std::move(read));
+    reader_end_ = std::move(ended);
   } catch (const std::system_error&) {
     is_reading_ = false;
     const Error none(

@@ -7,8 +7,10 @@
 // THREADING: store thread; a file is read on a thread of its own. LIMITS: kReloadsAwaitingMax wait.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <set>
@@ -65,6 +67,9 @@ class LiveConfig {
 
   // `done` is called now, or in a later turn.
   void Ask(protocol::ConfigAction action, const std::string& text, const Done& done);
+  // No turn is to come. Waits for a reload that reads, so long at most. False: its thread is left,
+  // which hangs as a file system does, and this cannot be destroyed.
+  bool EndReading(std::chrono::milliseconds wait_at_most);
 
  private:
   Error Get(const std::string& key, std::string* document) const;
@@ -90,6 +95,7 @@ class LiveConfig {
   const uint64_t dram_bytes_max_;   // clients map memory of so much, once
   std::set<std::string> set_keys_;  // by Set, since the last reload
   std::thread reader_;
+  std::future<void> reader_end_;
   bool is_reading_ = false;
   std::vector<Done> awaiting_;  // a reload that begins when the one under way has ended
 };

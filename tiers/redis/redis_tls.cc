@@ -4,6 +4,7 @@
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -175,6 +176,12 @@ class TlsStream : public RedisStream {
   bool has_name_ = false;
 };
 
+// A pipe would be waited for. What is not there is for others to name.
+bool IsPipeOrTheLike(const std::string& path) {
+  struct stat about;
+  return stat(path.c_str(), &about) == 0 && !S_ISREG(about.st_mode);
+}
+
 // None, with the reason.
 Context ReadContext(const RedisTlsOptions& options, std::string* why) {
   Context made(SSL_CTX_new(TLS_client_method()));
@@ -189,6 +196,11 @@ Context ReadContext(const RedisTlsOptions& options, std::string* why) {
     ERR_clear_error();
     return Context();
   };
+  for (const auto& [key, path] : RedisTlsFilesOf(options)) {
+    if (IsPipeOrTheLike(path)) {
+      return refuse(key + " " + path + " is no regular file: name a file that holds PEM");
+    }
+  }
   const bool has_authority =
       options.ca_file.empty()
           ? SSL_CTX_set_default_verify_paths(context) == 1

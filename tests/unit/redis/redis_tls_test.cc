@@ -1,6 +1,7 @@
 // Files of TLS that change while they are in use.
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -45,6 +46,25 @@ TEST(RedisTls, FilesAreReadAgainHoweverSoonTheyChange) {
   EXPECT_EQ(StampOf(ca), FileStamp());
   tls->Refresh();
   EXPECT_NE(tls->trouble(), "") << "it is gone";
+}
+
+TEST(RedisTls, APipeIsNotWaitedFor) {
+  std::string directory = std::filesystem::temp_directory_path() / "terrace-tls-XXXXXX";
+  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  const std::string pipe = directory + "/pipe.pem", file = directory + "/file.pem";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  std::ofstream(file) << kAuthorityOfNobody;
+  const std::pair<RedisTlsOptions, std::string> kRefused[] = {
+      {{.ca_file = pipe}, "tls_ca_file"},
+      {{.ca_file = file, .certificate_file = pipe, .key_file = file}, "tls_certificate_file"},
+      {{.ca_file = file, .certificate_file = file, .key_file = pipe}, "tls_key_file"},
+  };
+  for (const auto& [options, key] : kRefused) {
+    std::string why;
+    EXPECT_FALSE(RedisTls::Open(options, &why).ok());
+    EXPECT_EQ(why, key + " " + pipe + " is no regular file: name a file that holds PEM");
+  }
+  std::filesystem::remove_all(directory);
 }
 
 }  // namespace

@@ -203,6 +203,12 @@ TEST_F(LiveConfigTest, AReloadNamesTheKeysThatItTook) {
   EXPECT_EQ((*Ask(ConfigAction::kReload))["keys_taken"][0]["encrypts"], old_id) << "the order";
   WriteKeys("nonsense\n");
   EXPECT_FALSE(Ask(ConfigAction::kReload));
+  Write(domain("chat") + domain("plain"));
+  answer = Ask(ConfigAction::kReload);
+  ASSERT_TRUE(answer) << "no start will read them: " << why_;
+  EXPECT_EQ((*answer)["keys_taken"], json::array());
+  EXPECT_EQ((*answer)["needs_restart"][0]["key"], "domain.chat.encryption_keys_file");
+  Write(domain("chat") + "encryption_keys_file = \"" + keys_path() + "\"\n" + domain("plain"));
   WriteKeys(first);
   EXPECT_EQ((*Ask(ConfigAction::kReload))["keys_taken"][0]["from"], old_id + ", " + new_id)
       << "what was refused was not taken";
@@ -226,6 +232,16 @@ TEST_F(LiveConfigTest, AReloadNamesTheTlsFilesThatHaveChangedAndRefusesBadOnes) 
   EXPECT_THAT(why_, AllOf(HasSubstr("redis.tls_ca_file " + ca), HasSubstr("put those there")));
   replace(kAuthorityOfNobody);
   EXPECT_EQ((*Ask(ConfigAction::kReload))["tls_files_taken"], taken);
+}
+
+TEST_F(LiveConfigTest, AnEndWaitsForAReloadAsLongAsItMay) {
+  Start("[daemon]\nlog_level = \"info\"\n");
+  EXPECT_TRUE(live_->EndReading(std::chrono::milliseconds(0))) << "nothing was asked for";
+  std::unique_lock held(mutex_);  // what a reload ends with waits for it, as for a file that hangs
+  live_->Ask(ConfigAction::kReload, "", [](const Error&, const std::string&) {});
+  EXPECT_FALSE(live_->EndReading(std::chrono::milliseconds(50)));
+  held.unlock();
+  EXPECT_TRUE(live_->EndReading(std::chrono::minutes(1)));
 }
 
 TEST_F(LiveConfigTest, WhatIsSetLastsUntilTheNextReload) {

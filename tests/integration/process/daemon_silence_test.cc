@@ -1,8 +1,10 @@
-// A daemon whose name servers do not answer: its stop, and what is on its drives afterwards.
+// A daemon whose name servers or file servers do not answer: its stop, and what is on its drives
+// afterwards.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <filesystem>
 #include <string>
 
 #include "integration/process/redis_hosts.h"
@@ -15,7 +17,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-TEST(DaemonResolver, AStopClosesTheDrivesWhateverTheResolverDoes) {
+TEST(DaemonSilence, AStopClosesTheDrivesWhateverTheResolverDoes) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "SKIPPED: a sanitizer wants to be loaded first; RedisResolver tests the tier";
 #endif
@@ -29,7 +31,7 @@ TEST(DaemonResolver, AStopClosesTheDrivesWhateverTheResolverDoes) {
           "endpoints = [\"redis.silent:6379\"]\n[[domain]]\nname = \"chat\"\nsocket = \"" +
           daemon.socket_path() + "\"\n[[domain]]\nname = \"batch\"\nsocket = \"" +
           daemon.directory() + "/batch.sock\"\n");
-  daemon.Start({"--config", config}, {.preloaded = TERRACE_SILENT_RESOLVER_PATH});
+  daemon.Start({"--config", config}, {.preloaded = TERRACE_SILENCE_PATH});
   ASSERT_TRUE(daemon.WaitReady()) << daemon.Errors();
   for (const char* const name : {"chat", "batch"}) {
     const std::string away = "redis is away: what it has are misses until it is back\" domain=\"";
@@ -49,6 +51,34 @@ TEST(DaemonResolver, AStopClosesTheDrivesWhateverTheResolverDoes) {
   for (const std::string name : {"chat", "batch"}) {
     EXPECT_THAT(daemon.Errors(), HasSubstr("domain=\"" + name + "\" from=\"catalog\""));
   }
+}
+
+TEST(DaemonSilence, AStopEndsWhileAReloadHangs) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "SKIPPED: a sanitizer wants to be loaded first; LiveConfigTest tests the reload";
+#endif
+  DaemonProcess daemon;
+  const std::string config =
+      daemon.WriteFile("t.toml",
+                       "[daemon]\ndram_bytes = \"32MiB\"\nsegment_bytes = \"2MiB\"\n"
+                       "[[domain]]\nname = \"chat\"\nsocket = \"" +
+                           daemon.socket_path() + "\"\n");
+  daemon.Start({"--config", config}, {.preloaded = TERRACE_SILENCE_PATH});
+  ASSERT_TRUE(daemon.WaitReady()) << daemon.Errors();
+  daemon.WriteFile("t.toml.silent", "");
+  daemon.Signal(SIGHUP);
+  const auto threads = [&] {
+    size_t count = 0;
+    const std::string path = "/proc/" + std::to_string(daemon.pid()) + "/task";
+    for (const auto& task : std::filesystem::directory_iterator(path))
+      count += !task.path().empty();
+    return count;
+  };
+  const size_t before = threads();
+  ASSERT_TRUE(Eventually([&] { return threads() > before; })) << daemon.Errors();
+  daemon.Signal(SIGTERM);
+  ASSERT_EQ(daemon.Wait(), 0) << daemon.Errors();
+  EXPECT_THAT(daemon.Errors(), HasSubstr("a reload hangs: its thread is left behind"));
 }
 
 }  // namespace
