@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "daemon/log/log.h"
 #include "terrace/check.h"
 #include "terrace/units.h"
 
@@ -17,7 +19,7 @@ namespace {
 
 constexpr uint32_t kOff = 0, kOn = 1, kEnd = 2;
 constexpr std::chrono::milliseconds kLook(10);  // how often the queue is looked at
-constexpr mode_t kFileMode = 0640;
+constexpr mode_t kFileMode = 0640, kDirectoryMode = 0750;
 
 const char* OpName(protocol::Verb verb) {
   switch (verb) {
@@ -176,16 +178,14 @@ void TraceRecorder::Run() {
 }
 
 void TraceRecorder::Open() {
+  mkdir(options_.directory.c_str(), kDirectoryMode);  // what it comes to shows below
   // The recording before it stays until the next one, or until this one needs its room.
   std::rename(path_.c_str(), (path_ + ".1").c_str());
   const int fd = open(path_.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, kFileMode);
   file_ = fd < 0 ? nullptr : fdopen(fd, "w");
   if (file_ == nullptr) {
-    error_.store(errno);
-    is_open_.store(false, std::memory_order_release);
+    EndByItself(errno);
     if (fd >= 0) close(fd);
-    uint32_t wish = kOn;
-    wish_.compare_exchange_strong(wish, kOff);
     return;
   }
   file_bytes_ = 0;
@@ -201,14 +201,25 @@ void TraceRecorder::Close() {
   file_ = nullptr;
 }
 
-// The file is of no use any more; recording ends, and Status says why.
+// The file is of no use any more.
 void TraceRecorder::Fail() {
-  error_.store(errno);
-  is_open_.store(false, std::memory_order_release);
+  EndByItself(errno);
   std::fclose(file_);
   file_ = nullptr;
+}
+
+// Recording ends; Status says why, too.
+void TraceRecorder::EndByItself(int error) {
+  error_.store(error);
+  is_open_.store(false, std::memory_order_release);
   uint32_t wish = kOn;
   wish_.compare_exchange_strong(wish, kOff);
+  Log(LogLevel::kWarn, "a recording of requests ends by itself",
+      {{"path", path_},
+       {"why", std::strerror(error)},
+       {"remedy",
+        "daemon.trace_dir must be a directory that this user may write to, with room for "
+        "trace_bytes_max of each domain; then `terrace trace record start`"}});
 }
 
 bool TraceRecorder::WriteSome() {

@@ -65,6 +65,7 @@ class TraceRecorder {
   bool WriteSome();
   void Write(const std::string& line);
   void Fail();
+  void EndByItself(int error);
 
   // Constant after construction.
   const TraceRecorderOptions options_;

@@ -9,6 +9,8 @@
 #include <sstream>
 #include <thread>
 
+#include "daemon/log/log.h"
+
 namespace terrace {
 namespace {
 
@@ -117,13 +119,30 @@ TEST_F(TraceRecorderTest, WhatDoesNotFitTheQueueIsDroppedAndCounted) {
   EXPECT_GE(recorder->Status().record_count, kFits);
 }
 
-TEST_F(TraceRecorderTest, ADirectoryThatIsNotThereIsAnError) {
+TEST_F(TraceRecorderTest, ADirectoryThatIsNotThereIsMade) {
   TraceRecorder recorder(
-      {.directory = directory_ + "/none", .domain_name = "d", .file_bytes_max = 1 << 20});
+      {.directory = directory_ + "/made", .domain_name = "d", .file_bytes_max = 1 << 20});
   recorder.Start();
-  Await([&] { return recorder.Status().error != 0; });
-  EXPECT_EQ(recorder.Status().error, ENOENT);
-  EXPECT_FALSE(recorder.is_recording());
+  Await([&] { return recorder.is_recording(); });
+  EXPECT_TRUE(std::filesystem::exists(directory_ + "/made/d.trace.jsonl"));
+}
+
+TEST_F(TraceRecorderTest, ADirectoryThatCannotBeMadeIsAnErrorThatTheLogTells) {
+  testing::internal::CaptureStderr();
+  StartLog({});
+  {
+    TraceRecorder recorder(
+        {.directory = directory_ + "/none/none", .domain_name = "d", .file_bytes_max = 1 << 20});
+    recorder.Start();
+    Await([&] { return recorder.Status().error != 0; });
+    EXPECT_EQ(recorder.Status().error, ENOENT);
+    EXPECT_FALSE(recorder.is_recording());
+  }
+  (void)StopLog();
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              testing::AllOf(testing::HasSubstr("a recording of requests ends by itself"),
+                             testing::HasSubstr(directory_ + "/none/none/d.trace.jsonl"),
+                             testing::HasSubstr("daemon.trace_dir must be a directory")));
 }
 
 }  // namespace
