@@ -30,7 +30,7 @@ HARMFUL = {
 REQUIRED = {
     "Requires": "terraced.socket", "Type": "notify", "NotifyAccess": "main",
     "WatchdogSec": "10s", "TimeoutAbortSec": "1s", "User": "terrace",
-    "Restart": "on-failure", "RestartSec": "500ms", "StartLimitBurst": "5",
+    "Restart": "on-failure", "RestartSec": "500ms", "StartLimitIntervalSec": "0",
     "FileDescriptorStoreMax": "4096", "RuntimeDirectory": "terrace", "RuntimeDirectoryMode": "0750",
     "RuntimeDirectoryPreserve": "yes", "StateDirectory": "terrace", "LimitMEMLOCK": "infinity",
     "LimitCORE": "0", "OOMScoreAdjust": "-500", "IPAddressDeny": "any",

@@ -1,5 +1,7 @@
 // terraced: reads its command line and configuration, builds the shell, and serves until it is told
 // to stop. The only place where exceptions may fly.
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <cerrno>
 #include <csignal>
@@ -130,8 +132,9 @@ int Main(int argc, char** argv) {
   app.add_option("--config", command.source.path, "TOML configuration file");
   app.add_option("--socket", command.source.overrides.socket_path,
                  "socket of the only domain; with --keeper, of the keeper");
-  app.add_flag("--keeper", command.is_keeper,
-               "hold a daemon's memory across its restarts and crashes, at --socket; nothing else");
+  CLI::Option* const keeper = app.add_flag(
+      "--keeper", command.is_keeper,
+      "hold a daemon's memory across its restarts and crashes, at --socket; nothing else");
   app.add_option("--dram-bytes", command.source.overrides.dram_bytes,
                  "shared memory over all domains, such as 8GiB");
   app.add_flag("--allow-core-dumps", command.allows_core_dumps,
@@ -140,6 +143,10 @@ int Main(int argc, char** argv) {
   app.add_flag("--print-config", command.is_print,
                "print the configuration in effect, start nothing");
   app.set_version_flag("--version", std::string("terraced ") + BuildVersion());
+  for (const char* const option :
+       {"--config", "--dram-bytes", "--check-config", "--print-config"}) {
+    keeper->excludes(app.get_option(option));
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& request) {
@@ -174,6 +181,16 @@ int Main(int argc, char** argv) {
   return kExitOk;
 }
 
+// systemd starts the service again at once, and without limit. That is meant for a crash; what
+// refused a start is there again until somebody has mended it.
+int EndAsService(int exit_code) {
+  constexpr unsigned kPauseSeconds = 5;
+  const char* const started = std::getenv("SYSTEMD_EXEC_PID");
+  const bool is_service = started != nullptr && std::to_string(getpid()) == started;
+  if (exit_code != kExitOk && is_service) sleep(kPauseSeconds);  // a signal ends the process
+  return exit_code;
+}
+
 }  // namespace
 }  // namespace terrace
 
@@ -181,8 +198,9 @@ int main(int argc, char** argv) {
   terrace::HoldHangUps(true);
   terrace::EndAtOnceOnSignals();
   try {
-    return terrace::Main(argc, argv);
+    return terrace::EndAsService(terrace::Main(argc, argv));
   } catch (const std::exception&) {
-    return terrace::Refuse("cannot start: " + terrace::SentenceOfThrown(), terrace::kExitStart);
+    return terrace::EndAsService(
+        terrace::Refuse("cannot start: " + terrace::SentenceOfThrown(), terrace::kExitStart));
   }
 }

@@ -221,8 +221,15 @@ Status Shell::State::OpenListeners(std::string* why) {
     const auto passed = activated.find(domain.name);
     Listener listener;
     if (passed != activated.end()) {
-      listener = Listener::Adopt(passed->second);
+      std::string otherwise;
+      listener = Listener::Adopt(passed->second, domain, &otherwise);
       activated.erase(passed);
+      if (!otherwise.empty()) {
+        Log(LogLevel::kWarn, "a socket is not as the configuration says",
+            {{"domain", domain.name},
+             {"why", otherwise},
+             {"remedy", "systemctl edit terraced.socket: ListenStream= and SocketMode= count"}});
+      }
     } else {
       TERRACE_RETURN_IF_ERROR(Listener::Bind(domain, &listener, why));
     }
@@ -675,7 +682,7 @@ bool Shell::State::CloseTiers() {
     Log(LogLevel::kError, "a disk hangs: ending as after a kill",
         {{"remedy", "see whether the drive or its file system hangs"}});
   }
-  return has_ended && has_redis_ended;
+  return administration->EndReload() && has_ended && has_redis_ended;
 }
 
 void Shell::State::Stop(const char* reason) {

@@ -28,6 +28,13 @@ Status Refuse(std::string* why, const DomainConfig& config, const std::string& s
   return Status(code, "the socket cannot be opened", error);
 }
 
+std::string OctalText(mode_t mode) {
+  std::string text = "0000";
+  for (size_t digit = text.size(); digit-- > 0; mode >>= 3)
+    text[digit] += static_cast<char>(mode & 7);
+  return text;
+}
+
 std::string ErrnoText() { return std::strerror(errno); }
 
 std::string DirectoryOf(const std::string& path) {
@@ -141,9 +148,26 @@ Status TakeActivatedSockets(std::map<std::string, int>* sockets, std::map<std::s
   return status;
 }
 
-Listener Listener::Adopt(int fd) {
+Listener Listener::Adopt(int fd, const DomainConfig& config, std::string* otherwise) {
   Listener listener;
   listener.fd_ = fd;
+  otherwise->clear();
+  sockaddr_un address = {};
+  socklen_t bytes = sizeof(address) - 1;  // so that the path ends
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &bytes) != 0) return listener;
+  const std::string path = address.sun_path;
+  if (path != config.socket_path) {
+    *otherwise = "the socket unit made " + path + ", and the domain's socket is " +
+                 config.socket_path + ", which nobody listens on";
+  }
+  struct stat about {};
+  if (lstat(path.c_str(), &about) != 0 || !S_ISSOCK(about.st_mode)) return listener;
+  const mode_t mode = about.st_mode & 0777;
+  if (mode != config.socket_mode) {
+    *otherwise += (otherwise->empty() ? "the socket unit gave " + path : std::string("; it has")) +
+                  " mode " + OctalText(mode) + ", and the domain's socket_mode is " +
+                  OctalText(config.socket_mode);
+  }
   return listener;
 }
 

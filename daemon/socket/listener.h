@@ -29,8 +29,9 @@ class Listener {
   Listener(Listener&& other) noexcept;
   Listener& operator=(Listener&& other) noexcept;
 
-  // Adopts a socket from systemd.
-  static Listener Adopt(int fd);
+  // Adopts a socket from systemd, whose unit said where it is and who may connect. `*otherwise`
+  // tells what of that `config` says otherwise, which then counts for nothing; empty: nothing.
+  static Listener Adopt(int fd, const DomainConfig& config, std::string* otherwise);
   // Binds `config.socket_path`. kBusy (another daemon answers there), kIo or kInvalid with `*why`.
   static Status Bind(const DomainConfig& config, Listener* listener, std::string* why);
 
