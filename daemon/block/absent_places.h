@@ -1,6 +1,6 @@
 // AbsentPlaces: where blocks of a domain may lie that no erasure reaches now: a drive that has
-// served and is not served, a slab file that the start could not read, memory that somebody else
-// keeps.
+// served and is not served, a slab file that the start could not read, a Redis server under another
+// secret, memory that somebody else keeps.
 //
 // THREADING: store thread; none blocks.
 #pragma once

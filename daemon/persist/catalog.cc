@@ -46,6 +46,7 @@ struct Catalog::State {
   std::function<void(std::vector<std::string> lines)> audit_done;  // none: nobody asked
   bool is_on = false;
   std::string why_off;          // for a person
+  std::string set_aside;        // a sentence that nobody has been told yet
   bool is_rewrite_due = false;  // it is back, and Rewrite has not been called yet
   std::vector<CatalogChanges::Record> groups_while_off;
   bool is_stopping = false;   // after catching up
@@ -65,6 +66,7 @@ struct Catalog::State {
   std::vector<SlotName> names;  // of the batch: those that changed, then those to rewrite
   size_t changed_count = 0;
   std::vector<std::byte> entry;
+  std::string why_closed;            // it could not be opened again
   SteadyClock::time_point retry_at;  // while it is off
   uint64_t retry_us = 0;             // how long it waited for that
   Status final_status = Status(StatusCode::kGone, "the catalog is off");
@@ -83,6 +85,8 @@ struct Catalog::State {
   void SyncIfDue();
   void SwitchOff(const std::string& why);
   void SayThatItIsOff();
+  void NoteSetAside(const CatalogDb::Opened& opened);
+  void SayWhatIsSetAside();
   void RetryLater();
   void RetryIfDue();
   std::string OpenAgain();
@@ -205,9 +209,7 @@ Status Catalog::State::ApplyBatch() {
 // After a failure. What has been applied so far is most probably all there, but nobody knows.
 void Catalog::State::Reopen() {
   is_complete = false;
-  db.reset();
-  db = CatalogDb::Open(options.db).db;
-  if (db != nullptr && !db->MarkProven().ok()) db.reset();
+  why_closed = OpenAgain();
 }
 
 void Catalog::State::SyncIfDue() {
@@ -248,6 +250,17 @@ void Catalog::State::RetryLater() {
 }
 
 // Empty: it is open, with what it held before.
+void Catalog::State::NoteSetAside(const CatalogDb::Opened& opened) {
+  if (opened.set_aside.empty()) return;
+  set_aside = "the catalog " + options.db.directory + " cannot be used (" + opened.why +
+              "): an empty one takes its place, and is written from the slabs' tables. The audit "
+              "of before is in the other";
+}
+
+void Catalog::State::SayWhatIsSetAside() {
+  if (!set_aside.empty()) links.trouble(std::exchange(set_aside, ""));
+}
+
 std::string Catalog::State::OpenAgain() {
   db.reset();
   std::error_code error;
@@ -256,6 +269,8 @@ std::string Catalog::State::OpenAgain() {
     return "the directory that it is in is not there";  // nothing is made below a mount that went
   }
   CatalogDb::Opened opened = CatalogDb::Open(options.db);
+  NoteSetAside(opened);
+  SayWhatIsSetAside();
   if (opened.db == nullptr) return opened.why;
   const Status status = opened.db->MarkProven();
   if (!status.ok()) return status.what();
@@ -275,6 +290,7 @@ void Catalog::State::RetryIfDue() {
       why_off = std::move(why);
       return RetryLater();
     }
+    why_closed.clear();
     is_on = is_rewrite_due = counts.is_rewriting = true;
     for (CatalogChanges::Record& group : groups_while_off) {
       records.groups.push_back(std::move(group));
@@ -359,7 +375,7 @@ void Catalog::State::Run() {
     if (is_usable) {
       ReadEntriesBack();
       const Status status = ApplyBatch();
-      if (!status.ok()) SwitchOff(status.what());
+      if (!status.ok()) SwitchOff(why_closed.empty() ? status.what() : why_closed);
       is_sync_due = status.ok();
       const std::lock_guard lock(mutex);
       if (is_abandoned) break;
@@ -415,6 +431,7 @@ Catalog::~Catalog() {
 
 bool Catalog::Open(std::string* why) {
   CatalogDb::Opened opened = CatalogDb::Open(state_->options.db);
+  state_->NoteSetAside(opened);
   state_->db = std::move(opened.db);
   state_->is_on = state_->db != nullptr;
   state_->is_complete = opened.is_believed;
@@ -427,6 +444,7 @@ bool Catalog::Open(std::string* why) {
 void Catalog::Renew() {
   state_->db.reset();
   CatalogDb::Opened opened = CatalogDb::Open(state_->options.db);
+  state_->NoteSetAside(opened);
   state_->db = std::move(opened.db);
   state_->why_off = std::move(opened.why);
   state_->is_on = state_->db != nullptr;
@@ -440,6 +458,7 @@ const CatalogDb* Catalog::db() const { return state_->db.get(); }
 void Catalog::Start(Links links) {
   state_->links = std::move(links);
   state_->counts.is_complete = state_->is_complete && !state_->is_partial;
+  state_->SayWhatIsSetAside();
   if (!state_->is_on) {
     // What was named so far is as persisted as it will be.
     std::vector<SlotName> names;

@@ -18,7 +18,9 @@
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <system_error>
 
+#include "daemon/persist/kept_file.h"
 #include "terrace/check.h"
 #include "terrace/checksum.h"
 
@@ -37,11 +39,16 @@ constexpr std::string_view kVersionKey = "Mversion";
 constexpr std::string_view kCleanKey = "Mclean";
 constexpr std::string_view kCleanFile = "clean";
 constexpr std::string_view kUnprovenFile = "unproven";
+constexpr std::string_view kUnprovenNew = "new\n";  // in it: nothing has been put into this one
+constexpr const char* kSetAside = ".old";           // the latest, and the one before
+constexpr const char* kSetAsideBefore = ".older";
 constexpr std::string_view kWordFile = "catalog.word";  // in each directory of slabs
 constexpr const char* kOtherSlabs =
     "the slabs are not those of its last clean stop: a path was exchanged, or is an older copy";
 constexpr std::string_view kWordUnreadable = "-";  // no word of a clean stop
 constexpr const char* kOtherFiles = "its files are not those of the last clean stop";
+constexpr const char* kUnreadableMark = "what its last clean stop left cannot be read now";
+constexpr size_t kMarkBytesMax = 1 * kMiB, kWordBytesMax = 4 * kKiB;
 constexpr size_t kExtentKeyBytes = 9;
 
 // Half of the memory is for write buffers, which the cache counts as its own; four of them, so that
@@ -95,6 +102,24 @@ Status FromRocks(const rocksdb::Status& status) {
   return Status(StatusCode::kIo, "the catalog cannot be read or written", EIO);
 }
 
+// What is on the drive is wrong, whenever it is read. All else may pass: a full drive, an error of
+// reading, no descriptors, a lock that somebody else holds. RocksDB reports some of it as a
+// corruption or as options that do not fit; what it says then tells.
+bool IsDamage(const rocksdb::Status& status) {
+  const std::string text = status.ToString();
+  if (text.find("No such file") != std::string::npos) return true;  // of those that it names itself
+  if (text.find("IO error") != std::string::npos) return false;
+  return status.IsCorruption() || status.IsInvalidArgument() || status.IsNotSupported() ||
+         status.IsNotFound();
+}
+
+Status OpenFailure(const rocksdb::Status& status, std::string* why) {
+  *why = status.ToString();
+  if (IsDamage(status)) return Status(StatusCode::kCorrupt, "the catalog is damaged");
+  return Status(StatusCode::kIo, "the catalog cannot be opened now",
+                status.IsNoSpace() ? ENOSPC : EIO);
+}
+
 // Syncs a directory, so that a file that came or went stays so.
 Status SyncDirectory(const std::string& directory) {
   const int fd = open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -106,24 +131,31 @@ Status SyncDirectory(const std::string& directory) {
   return Status::Ok();
 }
 
-// Of a file's content; "unreadable" of one that cannot be read.
-std::string DigestOf(const fs::path& path) {
+// Of a file's content; "unreadable" of what is no file. kIo: it cannot be read now.
+Result<std::string> DigestOf(const fs::path& path) {
+  const auto failed = [](int error) -> Result<std::string> {
+    const bool is_no_file = error == ENOENT || error == ELOOP || error == EISDIR || error == ENXIO;
+    if (is_no_file) return std::string("unreadable");
+    return Status(StatusCode::kIo, "a file of the catalog cannot be read", error);
+  };
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-  if (fd < 0) return "unreadable";
+  if (fd < 0) return failed(errno);
   std::vector<std::byte> buffer(kDigestReadBytes);
   ChecksumStream digest(0);
   ssize_t got = 0;
   while ((got = read(fd, buffer.data(), buffer.size())) > 0) {
     digest.Append(std::span(buffer).first(static_cast<size_t>(got)));
   }
+  const int error = errno;
   close(fd);
-  return got == 0 ? ToHex(digest.Finish()) : "unreadable";
+  if (got < 0) return failed(error);
+  return ToHex(digest.Finish());
 }
 
 // The files a closed database consists of, with what is in them. RocksDB alone would not notice
 // all that can happen to them: it takes a manifest that ends early for an older state, and reads a
-// table whose properties are damaged as if nothing were in it.
-std::string ListFiles(const std::string& directory) {
+// table whose properties are damaged as if nothing were in it. kIo: they cannot be read now.
+Result<std::string> ListFiles(const std::string& directory) {
   std::vector<std::string> lines;
   std::error_code error;
   for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error)) {
@@ -132,7 +164,12 @@ std::string ListFiles(const std::string& directory) {
         name != "CURRENT") {
       continue;
     }
-    lines.push_back(name + ' ' + DigestOf(at->path()) + '\n');
+    const Result<std::string> digest = DigestOf(at->path());
+    if (!digest.ok()) return digest.status();
+    lines.push_back(name + ' ' + *digest + '\n');
+  }
+  if (error) {
+    return Status(StatusCode::kIo, "the catalog's directory cannot be listed", error.value());
   }
   std::sort(lines.begin(), lines.end());
   std::string listing;
@@ -140,19 +177,48 @@ std::string ListFiles(const std::string& directory) {
   return listing;
 }
 
+// The word that all directories of slabs have; empty if they disagree, or one has none. kIo: one
+// cannot be read now.
+Result<std::string> ReadSlabWord(const std::vector<std::string>& directories) {
+  std::string word;
+  for (const std::string& directory : directories) {
+    const Result<std::string> text = ReadKeptFile(fs::path(directory) / kWordFile, kWordBytesMax);
+    if (!text.ok() && text.status().code() != StatusCode::kNotFound) return text.status();
+    const std::string found = text.ok() ? text->substr(0, text->find('\n')) : "";
+    if (found.empty() || (!word.empty() && found != word)) return std::string();
+    word = found;
+  }
+  return word;
+}
+
 // What the last clean stop left beside the database.
 struct CleanMark {
   std::string word;  // the random one; empty: there is no mark
   bool is_of_these_files = false;
+  bool is_of_slabs = false;  // the stop left them as they are
+  // Nobody can say just now; nothing is believed, and nothing is wrong.
+  bool is_unreadable = false;
+
+  const char* trouble() const {
+    if (word.empty() || is_unreadable) return nullptr;
+    return !is_of_these_files ? kOtherFiles : !is_of_slabs ? kOtherSlabs : nullptr;
+  }
 };
 
-CleanMark ReadCleanMark(const std::string& directory) {
-  std::ifstream file(fs::path(directory) / kCleanFile, std::ios::binary);
+CleanMark ReadCleanMark(const CatalogDb::Options& options) {
   CleanMark mark;
-  if (!file) return mark;
-  if (!std::getline(file, mark.word) || mark.word.empty()) mark.word = kWordUnreadable;
-  const std::string listing(std::istreambuf_iterator<char>(file), {});
-  mark.is_of_these_files = listing == ListFiles(directory);
+  const Result<std::string> content =
+      ReadKeptFile(fs::path(options.directory) / kCleanFile, kMarkBytesMax);
+  if (content.status().code() == StatusCode::kNotFound) return mark;
+  const Result<std::string> files = ListFiles(options.directory);
+  const Result<std::string> slab_word = ReadSlabWord(options.slab_directories);
+  mark.is_unreadable = !content.ok() || !files.ok() || !slab_word.ok();
+  if (mark.is_unreadable) return mark;
+  const size_t end = content->find('\n');
+  mark.word = content->substr(0, end);
+  if (mark.word.empty()) mark.word = kWordUnreadable;
+  mark.is_of_these_files = end != std::string::npos && content->substr(end + 1) == *files;
+  mark.is_of_slabs = options.slab_directories.empty() || mark.word == *slab_word;
   return mark;
 }
 
@@ -181,19 +247,6 @@ std::string DrawWord() {
   return ToHex(uint64_t{random()} << 32 | random(), uint64_t{random()} << 32 | random());
 }
 
-// The word that all directories of slabs have; empty if they disagree, or one has none.
-std::string ReadSlabWord(const std::vector<std::string>& directories) {
-  std::string word;
-  for (const std::string& directory : directories) {
-    std::ifstream file(fs::path(directory) / kWordFile, std::ios::binary);
-    std::string found;
-    if (!file || !std::getline(file, found) || found.empty()) return "";
-    if (!word.empty() && found != word) return "";
-    word = found;
-  }
-  return word;
-}
-
 // In place, which a full drive allows.
 Status WriteSlabWord(const std::vector<std::string>& directories, const std::string& word) {
   const std::string text = word + '\n';
@@ -212,14 +265,19 @@ Status WriteSlabWord(const std::vector<std::string>& directories, const std::str
   return Status::Ok();
 }
 
-// Whether the mark is of a stop that left the slabs as they are.
-bool IsOfSlabs(const CleanMark& mark, const std::vector<std::string>& directories) {
-  return directories.empty() || mark.word == ReadSlabWord(directories);
-}
+// Who began to open it and did not get to its end.
+enum class Unproven : uint8_t {
+  kNobody,
+  kSomebody,
+  kSomebodyNew,  // before anything was put into it
+};
 
-// Another process, or this one, has the database open. RocksDB says so in words only.
-bool IsInUse(const std::string& why) {
-  return why.find("While lock file") != why.npos || why.find("lock hold by") != why.npos;
+Unproven ReadUnproven(const std::string& directory) {
+  const fs::path path = fs::path(directory) / kUnprovenFile;
+  std::error_code error;
+  if (!fs::exists(path, error)) return Unproven::kNobody;
+  const Result<std::string> content = ReadKeptFile(path, kWordBytesMax);
+  return content.ok() && *content == kUnprovenNew ? Unproven::kSomebodyNew : Unproven::kSomebody;
 }
 
 class NoLog final : public rocksdb::Logger {
@@ -255,7 +313,7 @@ struct CatalogDb::State {
   bool is_writable = false;
 
   rocksdb::Options RocksOptions();
-  void FindAuditEnds();
+  rocksdb::Status FindAuditEnds();
 };
 
 rocksdb::Options CatalogDb::State::RocksOptions() {
@@ -297,7 +355,7 @@ rocksdb::Options CatalogDb::State::RocksOptions() {
   return rocks;
 }
 
-void CatalogDb::State::FindAuditEnds() {
+rocksdb::Status CatalogDb::State::FindAuditEnds() {
   const std::string begin(1, kKindAudit), end(1, kKindAudit + 1);
   const rocksdb::Slice begin_slice(begin), end_slice(end);
   rocksdb::ReadOptions read;
@@ -305,16 +363,18 @@ void CatalogDb::State::FindAuditEnds() {
   read.iterate_upper_bound = &end_slice;
   const std::unique_ptr<rocksdb::Iterator> each(db->NewIterator(read));
   each->SeekToLast();
-  if (!each->Valid()) return;
+  if (!each->Valid()) return each->status();
   audit_end = GetBigEndian(AsView(each->key()).substr(1)) + 1;
   each->SeekToFirst();
   if (each->Valid()) audit_begin = GetBigEndian(AsView(each->key()).substr(1));
+  return each->status();
 }
 
 CatalogDb::CatalogDb(std::unique_ptr<State> state) : state_(std::move(state)) {}
 CatalogDb::~CatalogDb() = default;
 
-// RocksDB throws nothing by design; damaged lengths may still ask for absurd allocations.
+// kCorrupt: what is there is damaged; kIo: it cannot be opened now. RocksDB throws nothing by
+// design; damaged lengths may still ask for absurd allocations.
 Status CatalogDb::TryOpen(const Options& options, std::unique_ptr<CatalogDb>* db,
                           std::string* why) {
   auto state = std::make_unique<State>();
@@ -324,10 +384,7 @@ Status CatalogDb::TryOpen(const Options& options, std::unique_ptr<CatalogDb>* db
     const rocksdb::Status status =
         rocksdb::DB::Open(state->RocksOptions(), options.directory, &opened);
     state->db.reset(opened);
-    if (!status.ok()) {
-      *why = status.ToString();
-      return FromRocks(status);
-    }
+    if (!status.ok()) return OpenFailure(status, why);
     std::string version;
     const std::string expected = std::to_string(kCatalogFormatVersion);
     const rocksdb::Status found =
@@ -335,14 +392,18 @@ Status CatalogDb::TryOpen(const Options& options, std::unique_ptr<CatalogDb>* db
     if (found.IsNotFound()) {
       const rocksdb::Status written =
           opened->Put(rocksdb::WriteOptions(), AsSlice(kVersionKey), expected);
-      if (!written.ok()) *why = written.ToString();
-      TERRACE_RETURN_IF_ERROR(FromRocks(written));
-    } else if (!found.ok() || version != expected) {
-      *why = found.ok() ? "it has format version " + version + ", this daemon has " + expected
-                        : found.ToString();
+      if (!written.ok()) return OpenFailure(written, why);
+    } else if (!found.ok()) {
+      return OpenFailure(found, why);
+    } else if (version != expected) {
+      *why = "it has format version " + version + ", this daemon has " + expected;
       return Status(StatusCode::kCorrupt, "not a catalog of this version");
     }
-    state->FindAuditEnds();
+    const rocksdb::Status audited = state->FindAuditEnds();
+    if (!audited.ok()) return OpenFailure(audited, why);
+  } catch (const std::system_error& error) {  // no thread, say
+    *why = error.what();
+    return Status(StatusCode::kIo, "the catalog cannot be opened", error.code().value());
   } catch (const std::exception& error) {
     *why = error.what();
     return Status(StatusCode::kCorrupt, "the catalog is damaged");
@@ -352,14 +413,36 @@ Status CatalogDb::TryOpen(const Options& options, std::unique_ptr<CatalogDb>* db
   return Status::Ok();
 }
 
-// `<directory>.old` takes the place of an older such copy.
 Status CatalogDb::MoveAside(const std::string& directory) {
   std::error_code error;
-  fs::remove_all(directory + ".old", error);
-  fs::rename(directory, directory + ".old", error);
+  if (fs::exists(directory + kSetAside, error)) {
+    fs::remove_all(directory + kSetAsideBefore, error);
+    fs::rename(directory + kSetAside, directory + kSetAsideBefore, error);
+  }
+  if (!error) fs::rename(directory, directory + kSetAside, error);
   if (error) return Status(StatusCode::kIo, "cannot rename the catalog", error.value());
-  fs::create_directories(directory, error);
-  return WriteFile(directory, kUnprovenFile, "");
+  return Status::Ok();
+}
+
+// An empty one in place of what cannot be used. Where that cannot be had nothing is left of it: the
+// next Open finds nothing that it would have to set aside.
+void CatalogDb::TakeItsPlace(const Options& options, Opened* opened) {
+  const std::string& directory = options.directory;
+  Status status = MoveAside(directory);
+  if (status.ok()) {
+    opened->set_aside = directory + kSetAside;
+    opened->why += "; it is now " + opened->set_aside;
+    std::error_code error;
+    fs::create_directories(directory, error);
+    status = WriteFile(directory, kUnprovenFile, std::string(kUnprovenNew));
+  }
+  std::string why;
+  if (status.ok()) status = TryOpen(options, &opened->db, &why);
+  if (status.ok()) return;
+  opened->why += "; nor can there be a new one: " + std::string(status.what()) + ' ' + why;
+  if (opened->set_aside.empty()) return;
+  std::error_code error;
+  fs::remove_all(directory, error);
 }
 
 CatalogDb::Opened CatalogDb::Open(const Options& options) {
@@ -367,51 +450,46 @@ CatalogDb::Opened CatalogDb::Open(const Options& options) {
   const std::string& directory = options.directory;
   std::error_code error;
   fs::create_directories(directory, error);
+  const Unproven unproven = ReadUnproven(directory);
+  if (unproven == Unproven::kSomebodyNew) {
+    fs::remove_all(directory, error);
+    fs::create_directories(directory, error);
+  }
   const bool is_new = fs::is_empty(directory, error);
-  const bool is_unproven = fs::exists(fs::path(directory) / kUnprovenFile, error);
-  const CleanMark mark = ReadCleanMark(directory);
-  const bool is_of_slabs = IsOfSlabs(mark, options.slab_directories);
+  const CleanMark mark = ReadCleanMark(options);
   // Before anything changes: what cannot go might be believed at a later start. A new word in the
   // slabs' directories does as much for marks that are elsewhere now and may come back.
   Status status = RemoveFile(directory, kCleanFile);
   const Status parted = WriteSlabWord(options.slab_directories, DrawWord());
-  if (status.ok()) status = WriteFile(directory, kUnprovenFile, "");
+  if (status.ok()) {
+    status = WriteFile(directory, kUnprovenFile, is_new ? std::string(kUnprovenNew) : "");
+  }
   if (!status.ok()) {
     opened.why = status.what();
-    return opened;
-  }
-  if (is_unproven) {
+  } else if (unproven == Unproven::kSomebody) {
     opened.why = "the last start did not get past opening it";
     status = Status(StatusCode::kCorrupt, "not opened");
-  } else if (!mark.word.empty() && !mark.is_of_these_files) {
-    opened.why = kOtherFiles;
-    status = Status(StatusCode::kCorrupt, "not opened");
-  } else if (!mark.word.empty() && !is_of_slabs) {
-    opened.why = kOtherSlabs;
+  } else if (mark.trouble() != nullptr) {
+    opened.why = mark.trouble();
     status = Status(StatusCode::kCorrupt, "not opened");
   } else {
     status = TryOpen(options, &opened.db, &opened.why);
-    if (!status.ok() && IsInUse(opened.why)) {
-      if (!RemoveFile(directory, kUnprovenFile).ok()) opened.why += "; its mark stays";
-      return opened;
-    }
   }
-  if (!status.ok()) {
-    std::string why;
-    status = MoveAside(directory);
-    if (status.ok()) status = TryOpen(options, &opened.db, &why);
-    opened.why += status.ok() ? "; it is now " + directory + ".old"
-                              : "; nor can there be a new one: " + std::string(status.what()) + why;
-    return opened;
+  if (status.code() == StatusCode::kCorrupt) TakeItsPlace(options, &opened);
+  if (!status.ok() && status.code() != StatusCode::kCorrupt && unproven != Unproven::kSomebody) {
+    (void)RemoveFile(directory, kUnprovenFile);  // it is as it was, and another time will do
+    if (fs::exists(fs::path(directory) / kUnprovenFile, error)) opened.why += "; its mark stays";
   }
+  if (!status.ok()) return opened;
   std::string last;
   const rocksdb::Status found =
       opened.db->state_->db->Get(rocksdb::ReadOptions(), AsSlice(kCleanKey), &last);
   opened.is_believed = found.ok() && !mark.word.empty() && mark.word == last;
   if (!opened.is_believed) {
-    opened.why = is_new              ? "there was none"
-                 : mark.word.empty() ? "it was not closed by a clean stop"
-                                     : kOtherFiles;
+    opened.why = is_new               ? "there was none"
+                 : mark.is_unreadable ? kUnreadableMark
+                 : mark.word.empty()  ? "it was not closed by a clean stop"
+                                      : kOtherFiles;
   } else if (!parted.ok()) {
     opened.is_believed = false;
     opened.why = parted.what();
@@ -430,10 +508,10 @@ CatalogDb::Opened CatalogDb::OpenToLook(const Options& options) {
     opened.why = "there is none";
     return opened;
   }
-  const CleanMark mark = ReadCleanMark(options.directory);
-  if (!mark.word.empty() && !mark.is_of_these_files) {
+  const CleanMark mark = ReadCleanMark(options);
+  if (mark.is_unreadable || (!mark.word.empty() && !mark.is_of_these_files)) {
     opened.is_damaged = true;
-    opened.why = kOtherFiles;
+    opened.why = mark.is_unreadable ? kUnreadableMark : kOtherFiles;
     return opened;
   }
   try {
@@ -452,8 +530,7 @@ CatalogDb::Opened CatalogDb::OpenToLook(const Options& options) {
     }
     std::string last;
     const bool is_marked = raw->Get(rocksdb::ReadOptions(), AsSlice(kCleanKey), &last).ok();
-    opened.is_believed = is_marked && !mark.word.empty() && mark.word == last &&
-                         IsOfSlabs(mark, options.slab_directories);
+    opened.is_believed = is_marked && !mark.word.empty() && mark.word == last && mark.is_of_slabs;
   } catch (const std::exception& thrown) {
     opened.is_damaged = true;
     opened.why = thrown.what();
@@ -524,8 +601,9 @@ Status CatalogDb::CloseClean() {
   TERRACE_RETURN_IF_ERROR(FromRocks(state_->db->Put(synced, AsSlice(kCleanKey), word)));
   TERRACE_RETURN_IF_ERROR(FromRocks(state_->db->Close()));
   TERRACE_RETURN_IF_ERROR(WriteSlabWord(state_->options.slab_directories, word));
-  return WriteFile(state_->options.directory, kCleanFile,
-                   word + '\n' + ListFiles(state_->options.directory));
+  const Result<std::string> files = ListFiles(state_->options.directory);
+  if (!files.ok()) return files.status();
+  return WriteFile(state_->options.directory, kCleanFile, word + '\n' + *files);
 }
 
 Status CatalogDb::ForEachExtent(const ExtentVisitor& visit) const {

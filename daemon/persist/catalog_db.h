@@ -78,11 +78,13 @@ class CatalogDb {
     bool is_believed = false;       // the table need not be scanned
     bool is_damaged = false;        // OpenToLook: there is one, and it cannot be read
     std::string why;                // it is not believed, or not there
+    std::string set_aside;          // where what was here is now; empty: nothing was moved
   };
 
-  // Opens for writing. What cannot be opened is renamed to `<directory>.old`, in place of an older
-  // such copy, and an empty catalog takes its place. From here on the next Open is unbelieved
-  // unless CloseClean is reached.
+  // Opens for writing. What is damaged is renamed to `<directory>.old`, what that was before to
+  // `<directory>.older`, and an empty catalog takes its place. What cannot be opened just now (a
+  // full drive, a read error, no descriptors, somebody else has it open) stays as it is. From here
+  // on the next Open is unbelieved unless CloseClean is reached.
   static Opened Open(const Options& options);
   // For looking only: changes nothing on disk. `db` takes no changes.
   static Opened OpenToLook(const Options& options);
@@ -118,6 +120,7 @@ class CatalogDb {
   struct State;
   explicit CatalogDb(std::unique_ptr<State> state);
   static Status MoveAside(const std::string& directory);
+  static void TakeItsPlace(const Options& options, Opened* opened);
   Status ForEachRecord(char kind, const RecordVisitor& visit) const;
   static Status TryOpen(const Options& options, std::unique_ptr<CatalogDb>* db, std::string* why);
   std::unique_ptr<State> state_;

@@ -167,8 +167,11 @@ Result<RedisMemory> KeptGenerations::Load() {
     before =
         place_content.ok() ? ParsePlace(*place_content, options_.secret) : place_content.status();
   }
-  if (before.ok() && *before == options_.place && place_content.ok()) return memory;
-  if (memory.ok() && !(before.ok() && before->IsSameAs(options_.place))) {
+  const bool is_believed =
+      !options_.has_missed_erasure && before.ok() && before->IsSameAs(options_.place);
+  is_loaded_for_good_ = is_believed && *before == options_.place && place_content.ok();
+  if (is_loaded_for_good_) return memory;
+  if (memory.ok() && !is_believed) {
     const uint64_t ttl_s = std::max(before.ok() ? before->ttl_s : 0, options_.place.ttl_s);
     OweAll(options_.unix_s + ttl_s, &*memory);
     const Status owed = WriteKeptFile(options_.path, FormatGenerations(*memory, options_.secret));
@@ -180,6 +183,7 @@ Result<RedisMemory> KeptGenerations::Load() {
   const Status placed =
       WriteKeptFile(options_.place_path, FormatPlace(options_.place, options_.secret));
   if (!placed.ok()) Tell(options_.place_path, placed);
+  is_loaded_for_good_ = placed.ok() && memory.ok();
   return memory;
 }
 

@@ -4,7 +4,8 @@
 //
 // Beside it lies another, with the place where they are called so. What is erased while a domain is
 // somewhere else, or nowhere, is told to nobody there: who comes back believes nothing that he
-// left.
+// left. Both are of one secret: under another all names are others, and MissedErasures says whether
+// anything was erased.
 //
 // THREADING: Save never blocks; a thread writes, and tells on it. The last content given wins.
 #pragma once
@@ -53,6 +54,8 @@ class KeptGenerations {
     DomainSecret secret{};
     RedisPlace place;     // of today
     uint64_t unix_s = 0;  // now
+    // Something was erased while another secret was served: nothing of before is believed.
+    bool has_missed_erasure = false;
     // What was given as `revision`, or something later, is on the disk; or why it is not. On the
     // thread that writes.
     std::function<void(uint64_t revision)> kept;
@@ -61,10 +64,12 @@ class KeptGenerations {
   explicit KeptGenerations(Options options);
   ~KeptGenerations();  // writes what is due
 
-  // What a predecessor kept; nothing if there is no file. If he was elsewhere, with all of his
-  // groups owed, and those to be met. The place is on the disk then. kCorrupt, kIo: it cannot be
-  // told. Blocks.
+  // What a predecessor kept; nothing if there is no file. If he was elsewhere, or an erasure was
+  // missed, with all of his groups owed, and those to be met. The place is on the disk then.
+  // kCorrupt, kIo: it cannot be told. Blocks.
   Result<RedisMemory> Load();
+  // A successor will find what Load has given, and need not be told again of a missed erasure.
+  bool is_loaded_for_good() const { return is_loaded_for_good_; }
   void Save(uint64_t revision, RedisMemory memory);
 
  private:
@@ -76,6 +81,7 @@ class KeptGenerations {
   void Tell(const std::string& path, const Status& status) const;
 
   const Options options_;
+  bool is_loaded_for_good_ = false;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::optional<Due> due_;

@@ -24,7 +24,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kTitle = "terrace missed erasures 1\n";
-constexpr std::string_view kDrive = "drive ", kSlab = "slab ", kMemory = "all memory but ";
+constexpr std::string_view kDrive = "drive ", kSlab = "slab ", kRedis = "redis ";
+constexpr std::string_view kMemory = "all memory but ";
 constexpr uint64_t kNoMemory = 0;  // no arena's seed
 constexpr std::chrono::seconds kTriedAgain{1};
 constexpr std::string_view kSlabExtension = ".terrace";
@@ -37,12 +38,20 @@ bool ReadLine(std::string_view line, Missed* missed) {
     return missed->drives.emplace(line.substr(kDrive.size())).second;
   }
   if (line.starts_with(kSlab)) return missed->slabs.emplace(line.substr(kSlab.size())).second;
+  if (line.starts_with(kRedis)) return missed->redis.emplace(line.substr(kRedis.size())).second;
   if (!line.starts_with(kMemory)) return false;
   line.remove_prefix(kMemory.size());
   uint64_t seed = 0;
   const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), seed, 16);
   missed->all_memory_but.push_back(seed);
   return error == std::errc() && end == line.data() + line.size();
+}
+
+// But the memory.
+void AddTo(const Missed& more, Missed* missed) {
+  missed->drives.insert(more.drives.begin(), more.drives.end());
+  missed->slabs.insert(more.slabs.begin(), more.slabs.end());
+  missed->redis.insert(more.redis.begin(), more.redis.end());
 }
 
 Status OverwriteKey(const fs::path& path) {
@@ -90,6 +99,7 @@ std::string FormatMissed(const Missed& missed) {
   std::string content(kTitle);
   for (const std::string& path : missed.drives) content += std::string(kDrive) + path + '\n';
   for (const std::string& file : missed.slabs) content += std::string(kSlab) + file + '\n';
+  for (const std::string& name : missed.redis) content += std::string(kRedis) + name + '\n';
   for (const uint64_t seed : missed.all_memory_but) {
     content += std::string(kMemory) + Hex16(seed) + '\n';
   }
@@ -129,15 +139,18 @@ Status EmptyDrive(const std::string& directory, uint64_t* slab_count) {
 // ---- at the start ----
 
 MissedErasures::MissedErasures(Options options) : options_(std::move(options)) {
-  for (const std::string& path : options_.paths) {
+  TERRACE_CHECK(options_.all_redis.size() == options_.paths.size(), "both are by domain index");
+  for (size_t i = 0; i < options_.paths.size(); ++i) {
     Domain& domain = domains_.emplace_back();
-    domain.path = path;
-    const Result<std::string> content = ReadKeptFile(path, kMissedBytesMax);
+    domain.path = options_.paths[i];
+    const Result<std::string> content = ReadKeptFile(domain.path, kMissedBytesMax);
     if (content.status().code() == StatusCode::kNotFound) continue;
     Result<Missed> missed = content.ok() ? ParseMissed(*content) : content.status();
     if (!missed.ok()) {
-      Tell(domain, missed.status(), "what the drives and other memory have is given up");
-      missed = Missed{.drives = options_.all_drives, .all_memory_but = {kNoMemory}};
+      Tell(domain, missed.status(), "what the drives, Redis and other memory have is given up");
+      missed = Missed{.drives = options_.all_drives,
+                      .redis = options_.all_redis[i],
+                      .all_memory_but = {kNoMemory}};
     }
     domain.before = *missed;
     domain.missed = *missed;
@@ -177,11 +190,12 @@ void MissedErasures::StrikeSlab(uint32_t domain_index, const std::string& file) 
   domains_[domain_index].missed.slabs.erase(file);
 }
 
-void MissedErasures::AddAbsent(uint32_t domain_index, const std::set<std::string>& drives,
-                               const std::set<std::string>& slabs) {
-  Missed& later = domains_[domain_index].at_erasure;
-  later.drives.insert(drives.begin(), drives.end());
-  later.slabs.insert(slabs.begin(), slabs.end());
+void MissedErasures::StrikeRedis(uint32_t domain_index, const std::string& secret_name) {
+  domains_[domain_index].missed.redis.erase(secret_name);
+}
+
+void MissedErasures::AddAbsent(uint32_t domain_index, const Missed& absent) {
+  AddTo(absent, &domains_[domain_index].at_erasure);
 }
 
 void MissedErasures::Begin() {
@@ -190,8 +204,7 @@ void MissedErasures::Begin() {
       const Status kept = WriteKeptFile(domain.path, FormatMissed(domain.missed));
       if (!kept.ok()) Tell(domain, kept, "the next start gives the same up once more");
     }
-    domain.at_erasure.drives.insert(domain.missed.drives.begin(), domain.missed.drives.end());
-    domain.at_erasure.slabs.insert(domain.missed.slabs.begin(), domain.missed.slabs.end());
+    AddTo(domain.missed, &domain.at_erasure);
     if (!domain.missed.all_memory_but.empty()) domain.at_erasure.all_memory_but = {domain.seed};
     domain.phase = domain.at_erasure == domain.missed ? Phase::kNoted : Phase::kNone;
   }

@@ -33,6 +33,7 @@ inline constexpr size_t kMemoriesMax = 16;  // that nothing was erased without
 struct Missed {
   std::set<std::string> drives;  // paths
   std::set<std::string> slabs;   // files, with their directory
+  std::set<std::string> redis;   // what lies there under another secret, by RedisSecretName
   // All memory but these, by their arenas' seeds, the latest last; none: nobody keeps any that is
   // not in use.
   std::vector<uint64_t> all_memory_but;
@@ -53,8 +54,10 @@ Status EmptyDrive(const std::string& directory, uint64_t* slab_count);
 class MissedErasures final : public AbsentPlaces {
  public:
   struct Options {
-    std::vector<std::string> paths;    // of the files, by domain index
-    std::set<std::string> all_drives;  // that a file which cannot be believed might name
+    std::vector<std::string> paths;  // of the files, by domain index
+    // That a file which cannot be believed might name.
+    std::set<std::string> all_drives;
+    std::vector<std::set<std::string>> all_redis;              // by domain index
     std::function<void(uint32_t domain_index)> noted;          // on the writing thread
     std::function<void(const std::string& sentence)> trouble;  // any thread
   };
@@ -70,9 +73,10 @@ class MissedErasures final : public AbsentPlaces {
   // Drives that are served again have been emptied, slab files removed.
   void StrikeDrive(uint32_t domain_index, const std::string& path);
   void StrikeSlab(uint32_t domain_index, const std::string& file);
-  // Those that no erasure reaches now.
-  void AddAbsent(uint32_t domain_index, const std::set<std::string>& drives,
-                 const std::set<std::string>& slabs);
+  // Nothing that was on a Redis server under that secret is believed any more.
+  void StrikeRedis(uint32_t domain_index, const std::string& secret_name);
+  // Those that no erasure reaches now; memory is told by UseMemory.
+  void AddAbsent(uint32_t domain_index, const Missed& absent);
   // What was struck out is written down. Erasures may come.
   void Begin();
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "daemon/log/log.h"
+#include "daemon/shell/domain_redis.h"
 
 namespace terrace {
 namespace {
@@ -47,9 +48,10 @@ std::unique_ptr<MissedErasures> OpenMissedErasures(const DaemonConfig& config,
                                                    const KnownDrives& drives,
                                                    std::function<void(uint32_t)> noted) {
   MissedErasures::Options options;
-  for (const DomainConfig& domain : config.domains) {
-    options.paths.push_back(config.state_dir + "/" + domain.name +
+  for (size_t i = 0; i < config.domains.size(); ++i) {
+    options.paths.push_back(config.state_dir + "/" + config.domains[i].name +
                             std::string(kMissedErasuresSuffix));
+    options.all_redis.push_back(RedisSecretNamesOf(config, i));
   }
   options.all_drives = drives.away;
   options.all_drives.insert(config.nvme.paths.begin(), config.nvme.paths.end());
@@ -64,7 +66,7 @@ Status OpenDrives(const DaemonConfig& config, const DrivesOptions& options,
                   const KnownDrives& drives, MissedErasures* missed,
                   std::vector<std::unique_ptr<DomainNvme>>* domains, std::string* why) {
   for (uint32_t i = 0; i < config.domains.size(); ++i) {
-    missed->AddAbsent(i, drives.away, {});
+    missed->AddAbsent(i, {.drives = drives.away});
     if (!drives.nvme.is_on()) continue;
     DomainNvme::Options nvme = OptionsOf(config, options, drives, i);
     const std::vector<bool> is_emptied = BackAgain(drives, missed->missed(i).drives);

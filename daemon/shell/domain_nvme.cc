@@ -190,8 +190,9 @@ void DomainNvme::TellMissed(MissedErasures* missed) const {
   for (const std::string& file : slabs_gone_) missed->StrikeSlab(options_.domain_index, file);
   std::set<std::string> unlisted;
   for (const uint32_t disk : restore.unlisted_disks()) unlisted.insert(options_.nvme.paths[disk]);
-  missed->AddAbsent(options_.domain_index, unlisted,
-                    {restore.left_files().begin(), restore.left_files().end()});
+  missed->AddAbsent(options_.domain_index,
+                    {.drives = std::move(unlisted),
+                     .slabs = {restore.left_files().begin(), restore.left_files().end()}});
 }
 
 void DomainNvme::NoteCapacity(uint64_t capacity_bytes) const {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -65,12 +66,20 @@ const char* RemedyOf(const SharedTierStats& stats) {
 // One a secret: names under another are others anyway.
 std::string FileOf(const DaemonConfig& config, size_t domain_index, const DomainSecret& secret,
                    std::string_view suffix) {
-  constexpr std::string_view kTitle = "redis-generations";
-  const uint64_t digest = KeyedHash64(secret, std::as_bytes(std::span(kTitle)));
-  return config.state_dir + "/" + config.domains[domain_index].name + "-" + Hex16(digest) +
-         std::string(suffix);
+  return config.state_dir + "/" + config.domains[domain_index].name + "-" +
+         RedisSecretName(secret) + std::string(suffix);
 }
 constexpr std::string_view kGenerations = ".redis-generations", kPlace = ".redis-place";
+
+void LeaveRedis(const DaemonConfig& config, size_t domain_index, const DomainSecret& secret) {
+  const std::string path = FileOf(config, domain_index, secret, kPlace);
+  const Status left = LeaveRedis(FileOf(config, domain_index, secret, kGenerations), path, secret);
+  if (left.ok()) return;
+  Log(LogLevel::kWarn,
+      "redis place cannot be written: what is erased while there is no [redis] may come "
+      "back with it; make the file writable, or remove it",
+      {{"domain", config.domains[domain_index].name}, {"path", path}, {"why", left.what()}});
+}
 
 uint64_t DigestOf(const DomainSecret& secret, const std::string& text) {
   return KeyedHash64(secret, std::as_bytes(std::span(text)));
@@ -155,6 +164,7 @@ void DomainRedis::LoadGenerations(RedisTier::Options* options) {
       .secret = options_.secret,
       .place = PlaceOf(options_.redis, *options),
       .unix_s = options_.unix_seconds(),
+      .has_missed_erasure = options_.has_missed_erasure,
       .kept = [this, post = options_.post](
                   uint64_t revision) { post([this, revision] { tier_->Kept(revision); }); },
       .trouble =
@@ -209,33 +219,69 @@ SharedUse DomainRedis::use(TierShares* shares) const {
           .seek_us = config.probe_timeout_us};
 }
 
+std::string RedisSecretName(const DomainSecret& secret) {
+  constexpr std::string_view kTitle = "redis-generations";
+  return Hex16(KeyedHash64(secret, std::as_bytes(std::span(kTitle))));
+}
+
+std::set<std::string> RedisSecretNamesOf(const DaemonConfig& config, size_t domain_index) {
+  namespace fs = std::filesystem;
+  constexpr size_t kNameBytes = 16;
+  const std::string begin = config.domains[domain_index].name + "-";
+  std::set<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator at(config.state_dir, error), end; !error && at != end;
+       at.increment(error)) {
+    const fs::path& file = at->path();
+    const std::string stem = file.stem();
+    const bool is_one = file.extension() == kGenerations || file.extension() == kPlace;
+    if (!is_one || stem.size() != begin.size() + kNameBytes || !stem.starts_with(begin)) continue;
+    names.insert(stem.substr(begin.size()));
+  }
+  if (error && error != std::errc::no_such_file_or_directory) {
+    Log(LogLevel::kWarn,
+        "state_dir cannot be listed: what redis has under another secret is found again with it, "
+        "even if it is erased now",
+        {{"domain", config.domains[domain_index].name}, {"why", error.message()}});
+  }
+  return names;
+}
+
 Status OpenRedis(const DaemonConfig& config, const std::vector<DomainSecret>& secrets,
                  const std::vector<std::shared_ptr<const KeyRing>>& rings,
                  const std::function<void(std::function<void()>)>& post,
-                 const std::function<uint64_t()>& unix_seconds,
+                 const std::function<uint64_t()>& unix_seconds, MissedErasures* missed,
                  std::vector<std::unique_ptr<DomainRedis>>* domains, std::string* why) {
   TERRACE_CHECK(secrets.size() == config.domains.size() && domains->empty(),
                 "blocks are shared under their own domain's secret: both are found by its index");
-  for (size_t i = 0; !config.redis.is_on() && i < config.domains.size(); ++i) {
-    const std::string path = FileOf(config, i, secrets[i], kPlace);
-    const Status left = LeaveRedis(FileOf(config, i, secrets[i], kGenerations), path, secrets[i]);
-    if (left.ok()) continue;
-    Log(LogLevel::kWarn,
-        "redis place cannot be written: what is erased while there is no [redis] may come "
-        "back with it; make the file writable, or remove it",
-        {{"domain", config.domains[i].name}, {"path", path}, {"why", left.what()}});
-  }
-  for (size_t i = 0; config.redis.is_on() && i < config.domains.size(); ++i) {
+  for (uint32_t i = 0; i < config.domains.size(); ++i) {
+    const std::string name = RedisSecretName(secrets[i]);
+    Missed absent{.redis = RedisSecretNamesOf(config, i)};
+    absent.redis.erase(name);
+    missed->AddAbsent(i, absent);
+    if (!config.redis.is_on()) {
+      LeaveRedis(config, i, secrets[i]);
+      continue;
+    }
+    const bool has_missed = missed->missed(i).redis.contains(name);
+    if (has_missed) {
+      Log(LogLevel::kWarn,
+          "a secret is back, and nothing of before is used on redis: something was erased under "
+          "another one",
+          {{"domain", config.domains[i].name}});
+    }
     auto domain = std::make_unique<DomainRedis>(
         DomainRedis::Options{.domain_name = config.domains[i].name,
                              .secret = secrets[i],
                              .redis = config.redis,
                              .generations_path = FileOf(config, i, secrets[i], kGenerations),
                              .place_path = FileOf(config, i, secrets[i], kPlace),
+                             .has_missed_erasure = has_missed,
                              .ring = rings[i],
                              .post = post,
                              .unix_seconds = unix_seconds});
     TERRACE_RETURN_IF_ERROR(domain->Open(why));
+    if (domain->has_kept_place()) missed->StrikeRedis(i, name);
     domains->push_back(std::move(domain));
   }
   return Status::Ok();

@@ -11,12 +11,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "daemon/config/config.h"
 #include "daemon/persist/kept_generations.h"
+#include "daemon/persist/missed_erasures.h"
 #include "daemon/store/store.h"
 #include "tiers/redis/file_stamp.h"
 #include "tiers/redis/redis_tier.h"
@@ -43,6 +45,7 @@ class DomainRedis final : public SharedTierListener {
     RedisConfig redis;
     std::string generations_path;
     std::string place_path;               // see KeptGenerations
+    bool has_missed_erasure = false;      // the same
     std::shared_ptr<const KeyRing> ring;  // none: blocks are stored as they are
     // Runs its argument as a turn of the store thread, later. Any thread.
     std::function<void(std::function<void()>)> post;
@@ -51,6 +54,8 @@ class DomainRedis final : public SharedTierListener {
   explicit DomainRedis(Options options) : options_(std::move(options)) {}
 
   Status Open(std::string* why);
+  // KeptGenerations' is_loaded_for_good. After Open.
+  bool has_kept_place() const { return generations_->is_loaded_for_good(); }
   // Who is told of answers; before the first request.
   void Serve(SharedTierListener& listener) { listener_ = &listener; }
   // The configuration was read again. Null: nothing is encrypted.
@@ -93,11 +98,17 @@ class DomainRedis final : public SharedTierListener {
   Told told_ = Told::kNothing;
 };
 
-// One a domain, or none if the configuration names no server.
+// A secret, as names of its files in state_dir say it: 16 hex digits.
+std::string RedisSecretName(const DomainSecret& secret);
+// Those under which the domain has ever had a server, as far as state_dir knows.
+std::set<std::string> RedisSecretNamesOf(const DaemonConfig& config, size_t domain_index);
+
+// One a domain, or none if the configuration names no server. What lies there under other secrets
+// is told to `missed`, and what was erased meanwhile is asked of it.
 Status OpenRedis(const DaemonConfig& config, const std::vector<DomainSecret>& secrets,
                  const std::vector<std::shared_ptr<const KeyRing>>& rings,
                  const std::function<void(std::function<void()>)>& post,
-                 const std::function<uint64_t()>& unix_seconds,
+                 const std::function<uint64_t()>& unix_seconds, MissedErasures* missed,
                  std::vector<std::unique_ptr<DomainRedis>>* domains, std::string* why);
 
 // Stops them all; waits a second for threads that hang, in all. False: some do, and the process may

@@ -47,6 +47,7 @@ class Recovery {
   std::set<GroupId> left_;        // some of those with blocks and without a file
   GroupId last_group_;
   bool is_last_left_ = false;
+  bool is_unread_ = false;  // the catalog cannot be read now, and may be as it should
 };
 
 void Recovery::RestoreGroup(const SpaceGroupSpec& spec) {
@@ -164,6 +165,7 @@ bool Recovery::RestoreFromCatalog() {
         return true;
       });
   if (!status.ok()) summary_.why = status.what();
+  is_unread_ = !status.ok() && status.code() != StatusCode::kCorrupt;
   while (summary_.why.empty() && out_count < in_count) restore_one();
   return summary_.why.empty();
 }
@@ -205,7 +207,7 @@ Status Recovery::RestoreBlocks() {
     scanned = options_.tier->restore().Scan(Sink(), [this](const BlockKey& key) {
       options_.restoration->PrefetchCopy(options_.domain_index, key);
     });
-    if (is_believed) options_.catalog->Renew();
+    if (is_believed && !is_unread_) options_.catalog->Renew();
     if (options_.catalog != nullptr) RewriteCatalog();
   }
   options_.tier->restore().Finish();

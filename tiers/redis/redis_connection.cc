@@ -138,7 +138,8 @@ void RedisConnection::Shake() {
   }
 }
 
-// PING: a server that is loading, or wants a login, says so now and not to the first block.
+// PING: a server that is loading, or wants a login, says so now and not to the first block. One
+// that cannot save to its disk answers it as it does writes, and serves reads.
 void RedisConnection::LogIn() {
   phase_ = Phase::kLogin;
   if (!options_.credentials_file.empty()) {
@@ -175,7 +176,8 @@ void RedisConnection::OnLoginAnswer(std::string_view head, const RedisReply& rep
     if (IsHardRedisError(error)) return Refuse(RedisRefusal::kLogin, StatusOfRedisError(error));
     // In a Cluster the key may well be another server's: of it only little matters.
     const bool is_of_key = login_answers_due_ == 0 && !options_.permission_key.empty();
-    if (!is_of_key || (IsSoftRedisError(error) && !options_.is_of_cluster)) {
+    const bool is_served = is_of_key || IsWriteRefusal(error);
+    if (!is_served || (IsSoftRedisError(error) && !options_.is_of_cluster)) {
       said_ = FirstWordsOf(reply.text);
       const std::string_view password = PasswordIn(head);
       if (!password.empty() && said_.find(password) != std::string::npos) said_.clear();

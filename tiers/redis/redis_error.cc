@@ -133,9 +133,14 @@ Status StatusOfRedisError(RedisError error) {
     case RedisError::kOutOfMemory:
       return Status(StatusCode::kNoSpace, "the Redis server is full and evicts nothing");
     case RedisError::kReadOnly:
+      return Status(StatusCode::kNoSpace,
+                    "the Redis server takes no writes now: it is a replica (READONLY)");
     case RedisError::kMisconfigured:
+      return Status(StatusCode::kNoSpace,
+                    "the Redis server takes no writes now: it cannot save to its disk (MISCONF)");
     case RedisError::kNoReplicas:
-      return Status(StatusCode::kNoSpace, "the Redis server takes no writes now");
+      return Status(StatusCode::kNoSpace,
+                    "the Redis server takes no writes now: it has too few replicas (NOREPLICAS)");
     case RedisError::kNoAuth:
     case RedisError::kWrongPassword:
     case RedisError::kNoPermission:

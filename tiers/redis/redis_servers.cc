@@ -11,6 +11,10 @@
 namespace terrace {
 namespace {
 
+constexpr const char* kSentinelsLogin =
+    " wants a password, and none is sent to Sentinels: redis.credentials_file is the servers'. "
+    "Take "
+    "its requirepass away, or let its default user ask";
 const Status kNobody(StatusCode::kUnsupported, "no Redis server works for this key now");
 
 }  // namespace
@@ -57,12 +61,18 @@ RedisServersStats RedisServers::stats() const {
     for (const auto& node : *nodes) {
       const RedisNodeCounts counts = node->counts();
       stats.is_ready |= nodes == &nodes_ && node->is_ready();
-      if (stats.refusal == RedisRefusal::kNone) stats.refusal = node->refusal();
+      const bool is_sentinel = nodes == &sentinels_;
+      const bool is_login = node->trouble() == StatusOfRedisError(RedisError::kNoAuth).what();
+      const bool is_counted = !is_sentinel || node->refusal() != RedisRefusal::kLogin;
+      if (stats.refusal == RedisRefusal::kNone && is_counted) stats.refusal = node->refusal();
       stats.counts.connections += counts.connections;
       stats.counts.attempts += counts.attempts;
       stats.counts.connections_lost += counts.connections_lost;
       stats.counts.breaker_opened += counts.breaker_opened;
-      if (stats.trouble.empty()) stats.trouble = node->trouble();
+      if (!stats.trouble.empty()) continue;
+      stats.trouble = is_sentinel && is_login
+                          ? "the Sentinel at " + ToText(node->endpoint()) + kSentinelsLogin
+                          : node->trouble();
     }
   }
   if (!stats.is_ready && !sentinel_trouble_.empty()) {

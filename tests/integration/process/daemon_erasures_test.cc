@@ -1,6 +1,6 @@
 // What an Evict by key has erased stays erased on a Redis server: one that is not there when it is
 // asked, or not until the daemon was killed; one to which the block is just being given; one that
-// alone has it.
+// alone has it. So does what is erased while the domain has another secret.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -43,6 +43,11 @@ class DaemonErasures : public ::testing::Test {
     EXPECT_TRUE(evicted.ok()) << evicted.status().what() << host_->Stats()["redis"];
     return evicted.ok() ? evicted->block_count : 0;
   }
+  void RestartUnder(char secret) {
+    (void)host_->WriteSecret(secret);
+    ASSERT_TRUE(host_->Restart(SIGTERM)) << host_->daemon().Errors();
+    ASSERT_TRUE(Eventually([&] { return host_->IsReady(); }));
+  }
   bool IsServerTold() {
     return Eventually([&] { return host_->IsReady() && host_->Redis("erasures_owed") == 0; });
   }
@@ -65,6 +70,13 @@ class DaemonErasures : public ::testing::Test {
     for (uint32_t i = first; i < loaded.block_count; ++i) EXPECT_EQ(loaded.writers[i], 1u) << i;
   }
 
+  // The group is forgotten when it is met.
+  void ExpectAllForgotten() {
+    ASSERT_TRUE(Eventually([&] {
+      EXPECT_EQ(host_->Load(keys_).block_count, 0u) << host_->Stats()["redis"];
+      return host_->Redis("forgets") == 1;
+    }));
+  }
   // What was stored anew is not erased once more at each start.
   void ExpectASuccessorServesAll(uint64_t manifests) {
     ASSERT_TRUE(Eventually([&] { return ManifestCount() == manifests; }))
@@ -185,11 +197,22 @@ TEST_F(DaemonErasures, OfEverythingHoldForGroupsThatNobodyHasOpened) {
   const auto evicted = host_->NewClient()->Evict(GroupRef{}, {}, options);
   ASSERT_TRUE(evicted.ok()) << evicted.status().what();
   ASSERT_TRUE(host_->Restart(SIGKILL)) << host_->daemon().Errors();
-  // It is forgotten when it is met.
-  ASSERT_TRUE(Eventually([&] {
-    EXPECT_EQ(host_->Load(keys_).block_count, 0u) << host_->Stats()["redis"];
-    return host_->Redis("forgets") == 1;
-  }));
+  ExpectAllForgotten();
+  ASSERT_EQ(host_->Store(keys_, 1), kBlocks);
+  ExpectASuccessorServesAll(2 * kBlocks);  // of before, out of reach, and of now
+}
+
+// PROMISE: T03 an erasure while the domain has another secret
+TEST_F(DaemonErasures, UnderAnotherSecretHoldForWhatTheServerHasUnderTheFormer) {
+  StoreAndShare();
+  RestartUnder('8');
+  EXPECT_EQ(host_->Load(keys_).block_count, 0u);
+  RestartUnder('7');
+  EXPECT_EQ(host_->Load(keys_).block_count, kBlocks) << "nothing was erased";
+  RestartUnder('8');
+  EXPECT_EQ(Evict(From(3)), 0u);
+  RestartUnder('7');
+  ExpectAllForgotten();
   ASSERT_EQ(host_->Store(keys_, 1), kBlocks);
   ExpectASuccessorServesAll(2 * kBlocks);  // of before, out of reach, and of now
 }

@@ -35,9 +35,7 @@ class RedisHost {
   }
   // No endpoint: a host without a Redis tier.
   RedisHost(const std::string& endpoint, const std::string& redis, const std::string& more = "") {
-    std::string digits;
-    for (int i = 0; i < 192; ++i) digits += "0123456789abcdef"[i % 16], digits += "7e"[i / 16 % 2];
-    const std::string secret = daemon_.WriteFile("secret", "terrace-secret-1 " + digits + "\n");
+    const std::string secret = WriteSecret('7');
     const std::string table =
         endpoint.empty() ? "" : "[redis]\nendpoints = [\"" + endpoint + "\"]\n" + redis;
     config_ = daemon_.WriteFile(
@@ -47,6 +45,15 @@ class RedisHost {
             secret + ".state\"\n" + more + table + "[[domain]]\nname = \"default\"\nsocket = \"" +
             daemon_.socket_path() + "\"\nsecret_file = \"" + secret + "\"\n");
     daemon_.Start({"--config", config_});
+  }
+  // One of many, by a hex digit: a restart takes it.
+  std::string WriteSecret(char which) {
+    std::string digits;
+    for (int i = 0; i < 192; ++i) {
+      digits += "0123456789abcdef"[i % 16];
+      digits += i / 16 % 2 == 0 ? which : 'e';
+    }
+    return daemon_.WriteFile("secret", "terrace-secret-1 " + digits + "\n");
   }
   // False, with what it said in errors(), if it does not serve in time.
   bool Connect(uint32_t part_count = 2) {

@@ -215,6 +215,32 @@ TEST(RedisSentinel, AFailoverIsFollowed) {
   EXPECT_TRUE(rig.FetchNow(RedisTestName(1, 0), kLengthBytes).status.ok());
 }
 
+// The file with the servers' password would not help: it is never sent there.
+TEST(RedisSentinel, OneThatWantsAPasswordIsNamedAndNotTheFileOfThePassword) {
+  TERRACE_NEEDS_REDIS();
+  if (testing::FindProgram("redis-sentinel").empty()) {
+    GTEST_SKIP() << "SKIPPED: redis-sentinel is not installed; run tools/setup";
+  }
+  RedisProcess sentinel({.program = "redis-sentinel",
+                         .config = "requirepass secret\nsentinel resolve-hostnames no",
+                         .password = "secret"});
+  RedisTier::Options options = RedisRig::Options(sentinel.tcp_endpoint());
+  options.topology = RedisTopology::kSentinel;
+  options.master_name = "shared";
+  RedisRig rig(options);
+  const std::string named = "the Sentinel at " + ToText(sentinel.tcp_endpoint());
+  ASSERT_TRUE(rig.RunUntil([&] { return rig.tier().stats().trouble.starts_with(named); }))
+      << rig.tier().stats().trouble;
+  EXPECT_THAT(rig.tier().stats().trouble,
+              AllOf(HasSubstr("wants a password, and none is sent to Sentinels"),
+                    HasSubstr("requirepass")));
+  EXPECT_FALSE(rig.tier().stats().is_refused) << "it is not the servers' login";
+  sentinel.Connect()->Command({"ACL", "SETUSER", "default", "nopass"});
+  EXPECT_TRUE(rig.RunUntil([&] {
+    return rig.tier().stats().trouble.find("knows no master") != std::string::npos;
+  })) << rig.tier().stats().trouble;
+}
+
 TEST(RedisSentinel, WhoIsNoneAndANameThatNoneKnowsAreNamed) {
   TERRACE_NEEDS_REDIS();
   if (testing::FindProgram("redis-sentinel").empty()) {

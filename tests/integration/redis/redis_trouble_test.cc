@@ -249,6 +249,39 @@ TEST(RedisTrouble, ASentinelIsNoSingleServerAndSaidSo) {
       << rig.tier().stats().trouble;
 }
 
+// PROMISE: T43 a server that cannot save
+// It answers PING as if that were a write.
+TEST(RedisTrouble, AServerThatCannotSaveIsReadAndSaidToTakeNoWrites) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server({.arguments = {"--save", "3600 1"}});
+  const std::unique_ptr<RawRedis> raw = server.Connect();
+  {
+    RedisRig rig(RedisRig::Options(server.unix_endpoint()));
+    rig.WaitUntilReady();
+    ASSERT_TRUE(rig.StoreNow(RedisTestName(1, 0), 7, 70'000).ok());
+  }
+  const std::string in_the_way = server.directory() + "/dump.rdb";
+  ASSERT_EQ(mkdir(in_the_way.c_str(), 0700), 0);
+  raw->Text({"BGSAVE"});
+  for (int i = 0; i < 1'000 && !raw->Text({"PING"}).starts_with("MISCONF"); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  RedisRig late(RedisRig::Options(server.unix_endpoint()));
+  late.WaitUntilReady();
+  EXPECT_TRUE(late.FetchNow(RedisTestName(1, 0), 70'000).status.ok());
+  EXPECT_EQ(late.StoreNow(RedisTestName(2, 0), 7, 300'000).code(), StatusCode::kNoSpace);
+  EXPECT_TRUE(late.tier().stats().is_ready);
+  EXPECT_NE(late.tier().stats().write_trouble.find("cannot save to its disk (MISCONF)"),
+            std::string::npos)
+      << late.tier().stats().write_trouble;
+  ASSERT_EQ(rmdir(in_the_way.c_str()), 0);
+  raw->Text({"BGSAVE"});
+  EXPECT_TRUE(late.RunUntil([&] {
+    late.tier().Tick();
+    return late.StoreNow(RedisTestName(3, 0), 7, 300'000).ok();
+  }));
+}
+
 // ---- what a server says that is none of the above ----
 
 // Whoever connects is told `line`, whatever is asked.

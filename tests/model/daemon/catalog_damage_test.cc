@@ -95,6 +95,8 @@ class CatalogDamage : public testing::TestWithParam<uint64_t> {
     std::vector<std::string> notes;
     EXPECT_TRUE(domain.tier().restore().OpenSlabs(&notes).ok());
     bool is_whole = domain.catalog().Open(&ready.why);
+    EXPECT_NE(domain.catalog().db(), nullptr)
+        << "no damage is taken for what passes: " << ready.why;
     if (is_whole) {
       const Status status = domain.catalog().db()->ForEachExtent(
           [&](SlotName name, std::span<const std::byte> entry) {

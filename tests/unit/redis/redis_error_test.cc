@@ -39,6 +39,17 @@ TEST(RedisErrors, HardOnesAreThoseThatAnOperatorMustEnd) {
   EXPECT_EQ(StatusOfRedisError(RedisError::kOutOfMemory).code(), StatusCode::kNoSpace);
 }
 
+TEST(RedisErrors, WhoTakesNoWritesIsToldWithTheReason) {
+  const auto text = [](const char* said) {
+    const RedisError error = ClassifyRedisError(said);
+    EXPECT_TRUE(IsWriteRefusal(error)) << said;
+    return std::string(StatusOfRedisError(error).what());
+  };
+  EXPECT_NE(text("MISCONF Redis is configured").find("MISCONF"), std::string::npos);
+  EXPECT_NE(text("NOREPLICAS Not enough").find("NOREPLICAS"), std::string::npos);
+  EXPECT_NE(text("READONLY You can't").find("READONLY"), std::string::npos);
+}
+
 // What a server was sent stands in quotation marks.
 TEST(RedisErrors, OfWhatAServerSaysAPersonSeesTheFirstWords) {
   EXPECT_EQ(FirstWordsOf("DENIED Redis is running in protected mode because protected mode is "

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <rocksdb/env.h>
 #include <rocksdb/file_system.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <chrono>
@@ -35,13 +36,27 @@ class FailingFileSystem : public rocksdb::FileSystemWrapper {
     return status;
   }
 
+  rocksdb::IOStatus NewSequentialFile(const std::string& name, const rocksdb::FileOptions& options,
+                                      std::unique_ptr<rocksdb::FSSequentialFile>* file,
+                                      rocksdb::IODebugContext* context) override {
+    if (is_unreadable) return rocksdb::IOStatus::IOError(name, "Input/output error");
+    return target()->NewSequentialFile(name, options, file, context);
+  }
+  rocksdb::IOStatus NewRandomAccessFile(const std::string& name,
+                                        const rocksdb::FileOptions& options,
+                                        std::unique_ptr<rocksdb::FSRandomAccessFile>* file,
+                                        rocksdb::IODebugContext* context) override {
+    if (is_unreadable) return rocksdb::IOStatus::IOError(name, "Input/output error");
+    return target()->NewRandomAccessFile(name, options, file, context);
+  }
+
   // What it says while it fails: a full drive, after which the database may go on.
   static rocksdb::IOStatus Full() {
     rocksdb::IOStatus status = rocksdb::IOStatus::NoSpace("planted");
     status.SetRetryable(true);
     return status;
   }
-  std::atomic<bool> is_failing = false;
+  std::atomic<bool> is_failing = false, is_unreadable = false;
   std::atomic<int> syncs_to_fail = 0;
 
  private:
@@ -82,6 +97,36 @@ class FailingCatalogTest : public CatalogTest {
     options.db.env = env_.get();
     options.sync_interval_us = 1;  // after each batch
     return options;
+  }
+  void MakeCleanWithAudit() {
+    Catalog catalog(OptionsOf());
+    std::string why;
+    catalog.Open(&why);
+    catalog.Start(LinksOf());
+    catalog.Rewrite({});
+    catalog.KeepAudit("of before");
+    Fill(catalog, 0, 10);
+    ASSERT_TRUE(catalog.StopClean(kWaitUs).ok());
+  }
+  // Tries that all fail, each of which might take the catalog for damaged.
+  void ExpectNotOpened(int tries) {
+    for (int i = 0; i < tries; ++i) {
+      const CatalogDb::Opened opened = CatalogDb::Open(FailingOptions().db);
+      EXPECT_EQ(opened.db, nullptr);
+      EXPECT_EQ(opened.set_aside, "");
+      EXPECT_NE(opened.why, "");
+    }
+  }
+  // Nobody says what has changed since the clean stop; all of it is there.
+  void ExpectAllIsThere() {
+    EXPECT_FALSE(fs::exists(directory_ / "catalog.old"));
+    const CatalogDb::Opened opened = CatalogDb::Open(FailingOptions().db);
+    ASSERT_NE(opened.db, nullptr) << opened.why;
+    EXPECT_FALSE(opened.is_believed);
+    std::vector<std::string> lines;
+    (void)opened.db->ForEachAudit(
+        [&](std::string_view, std::string_view line) { lines.emplace_back(line); });
+    EXPECT_EQ(lines, std::vector<std::string>{"of before"});
   }
   std::shared_ptr<FailingFileSystem> files_ = std::make_shared<FailingFileSystem>();
   std::unique_ptr<rocksdb::Env> env_ = rocksdb::NewCompositeEnv(files_);
@@ -131,6 +176,60 @@ TEST_F(FailingCatalogTest, DriveThatIsFullForAWhileIsRiddenOut) {
   std::string why;
   EXPECT_FALSE(catalog.Open(&why));  // to be on the safe side
   EXPECT_EQ(Extents(catalog), tables_.NotFree());
+}
+
+TEST_F(FailingCatalogTest, OneThatAFullDriveKeepsFromOpeningStaysAsItIs) {
+  MakeCleanWithAudit();
+  files_->is_failing = true;
+  ExpectNotOpened(3);
+  files_->is_failing = false;
+  ExpectAllIsThere();
+}
+
+TEST_F(FailingCatalogTest, OneThatCannotBeReadForAMomentStaysAsItIs) {
+  MakeCleanWithAudit();
+  files_->is_unreadable = true;
+  ExpectNotOpened(3);
+  files_->is_unreadable = false;
+  ExpectAllIsThere();
+}
+
+// At each of the files that it opens.
+TEST_F(FailingCatalogTest, OneForWhichThereAreNoDescriptorsStaysAsItIs) {
+  MakeCleanWithAudit();
+  const auto open_count = std::distance(fs::directory_iterator("/proc/self/fd"), {});
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  int refused_count = 0;
+  for (int spare = 0; spare < 12; ++spare) {
+    const rlimit few{.rlim_cur = static_cast<rlim_t>(open_count - 1 + spare),
+                     .rlim_max = before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+    CatalogDb::Opened opened = CatalogDb::Open(FailingOptions().db);
+    refused_count += opened.db == nullptr ? 1 : 0;
+    if (opened.db != nullptr) (void)opened.db->MarkProven();
+    opened.db.reset();
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+    EXPECT_EQ(opened.set_aside, "") << spare << ": " << opened.why;
+  }
+  EXPECT_GT(refused_count, 2);
+  ExpectAllIsThere();
+}
+
+// What was set aside is not lost to tries of putting another in its place.
+TEST_F(FailingCatalogTest, ADamagedOneIsSetAsideOnceThoughTheDriveIsFull) {
+  MakeCleanWithAudit();
+  std::ofstream(directory_ / "catalog/CURRENT") << "nonsense\n";
+  files_->is_failing = true;
+  for (int i = 0; i < 3; ++i) {
+    const CatalogDb::Opened opened = CatalogDb::Open(FailingOptions().db);
+    EXPECT_EQ(opened.db, nullptr);
+    EXPECT_EQ(opened.set_aside, i == 0 ? directory_ / "catalog.old" : "") << opened.why;
+  }
+  files_->is_failing = false;
+  EXPECT_NE(CatalogDb::Open(FailingOptions().db).db, nullptr);
+  EXPECT_TRUE(fs::exists(directory_ / "catalog.old/CURRENT"));
+  EXPECT_FALSE(fs::exists(directory_ / "catalog.older"));
 }
 
 // RocksDB must not be asked again to sync what it failed to sync.

@@ -308,9 +308,10 @@ INSTANTIATE_TEST_SUITE_P(Files, DamagedCatalogTest,
                            return name;
                          });
 
-TEST_F(CatalogTest, OnlyOneDamagedCopyIsKept) {
-  for (int round = 0; round < 3; ++round) {
+TEST_F(CatalogTest, TheLatestTwoDamagedCopiesAreKept) {
+  for (int round = 0; round < 4; ++round) {
     MakeClean(10);
+    std::ofstream(directory_ / "catalog/round") << round;
     for (const fs::path& file : Files("CURRENT")) fs::remove(file);
     for (const fs::path& file : Files("MANIFEST")) FlipBits(file, 64);
     std::ofstream(directory_ / "catalog/CURRENT") << "nonsense\n";
@@ -319,10 +320,20 @@ TEST_F(CatalogTest, OnlyOneDamagedCopyIsKept) {
     EXPECT_FALSE(catalog.Open(&why));
     EXPECT_NE(why.find("catalog.old"), std::string::npos) << why;
     EXPECT_TRUE(Extents(catalog).empty());
+    catalog.Start(LinksOf());
+    ASSERT_EQ(troubles_.size(), round + 1u);
+    EXPECT_NE(troubles_[round].find("; it is now " + directory_ / "catalog.old"), std::string::npos)
+        << troubles_[round];
   }
   size_t copies = 0;
   for ([[maybe_unused]] const auto& entry : fs::directory_iterator(directory_ / ".")) ++copies;
-  EXPECT_EQ(copies, 2u);
+  EXPECT_EQ(copies, 3u);
+  const auto round_of = [this](const char* name) {
+    std::ifstream file(directory_ / name + "/round");
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  EXPECT_EQ(round_of("catalog.old"), "3");
+  EXPECT_EQ(round_of("catalog.older"), "2");
 }
 
 TEST_F(CatalogTest, OldCopyOfTheDirectoryIsNotBelieved) {
@@ -369,6 +380,24 @@ TEST_F(CatalogTest, CatalogThatEndsItsReaderIsOpenedOnce) {
   EXPECT_FALSE(catalog.Open(&why));
   EXPECT_TRUE(Extents(catalog).empty());
   EXPECT_TRUE(fs::exists(directory_ / "catalog.old"));
+}
+
+// A process that is killed in its start, again and again.
+TEST_F(CatalogTest, OneIntoWhichNothingWasPutTakesNobodysPlace) {
+  MakeClean(10);
+  for (int start = 0; start < 5; ++start) {
+    Catalog catalog(OptionsOf());
+    std::string why;
+    EXPECT_EQ(catalog.Open(&why), start == 0) << why;
+  }
+  const CatalogDb::Opened opened = CatalogDb::OpenToLook({.directory = directory_ / "catalog.old"});
+  ASSERT_NE(opened.db, nullptr) << opened.why;
+  size_t extents = 0;
+  EXPECT_TRUE(
+      opened.db->ForEachExtent([&](SlotName, std::span<const std::byte>) { return ++extents > 0; })
+          .ok());
+  EXPECT_EQ(extents, 10u);
+  EXPECT_FALSE(fs::exists(directory_ / "catalog.older"));
 }
 
 TEST_F(CatalogTest, LookingChangesNothing) {

@@ -69,11 +69,13 @@ class KeptFile : public ::testing::Test {
             .secret = SecretOf(1),
             .place = place,
             .unix_s = 1'000,
+            .has_missed_erasure = has_missed_erasure,
             .kept = [this](uint64_t revision) { kept_revision = revision; },
             .trouble = [this](const std::string&) { ++trouble_count; }};
   }
 
   RedisPlace place = kPlace;
+  bool has_missed_erasure = false;
   std::string directory_;
   std::atomic<uint64_t> kept_revision = 0;
   std::atomic<int> trouble_count = 0;
@@ -121,6 +123,42 @@ TEST_F(KeptFile, WhoComesBackFromElsewhereBelievesNothingThatHeLeft) {
   ASSERT_TRUE(LeaveRedis(path, path + "-place", SecretOf(1)).ok());
   ASSERT_TRUE(LeaveRedis(path, path + "-place", SecretOf(1)).ok());
   expect_nothing_believed("nowhere");
+}
+
+// Under another secret, with which all of it had other names.
+TEST_F(KeptFile, WhoHasMissedAnErasureBelievesNothingThatHeLeft) {
+  const std::string path = directory_ + "/file";
+  KeptGenerations(OptionsAt(path)).Save(1, kMemory);
+  EXPECT_EQ(*KeptGenerations(OptionsAt(path)).Load(), kMemory);
+  has_missed_erasure = true;
+  const auto expect_nothing_believed = [](const RedisMemory& memory) {
+    EXPECT_FALSE(memory.erasures.empty());
+    const KeptErasure all{.until_s = 1'000 + 86'400};
+    EXPECT_TRUE(!memory.erasures.empty() && memory.erasures.front() == all);
+    for (const GroupGeneration& group : memory.generations) EXPECT_TRUE(group.is_owed);
+  };
+  std::filesystem::create_directory(path + ".new");  // in the way of the file's draft
+  {
+    KeptGenerations kept(OptionsAt(path));
+    expect_nothing_believed(*kept.Load());
+    EXPECT_FALSE(kept.is_loaded_for_good()) << "it is not written down";
+  }
+  std::filesystem::remove(path + ".new");
+  {
+    KeptGenerations kept(OptionsAt(path));
+    expect_nothing_believed(*kept.Load());
+    EXPECT_TRUE(kept.is_loaded_for_good());
+  }
+  has_missed_erasure = false;
+  KeptGenerations kept(OptionsAt(path));
+  expect_nothing_believed(*kept.Load());
+  EXPECT_TRUE(kept.is_loaded_for_good());
+}
+
+TEST_F(KeptFile, WhoHasMissedAnErasureAndHasNoFileBelievesNothingEither) {
+  has_missed_erasure = true;
+  KeptGenerations kept(OptionsAt(directory_ + "/file"));
+  EXPECT_EQ(kept.Load()->erasures, (std::vector<KeptErasure>{{.until_s = 1'000 + 86'400}}));
 }
 
 TEST_F(KeptFile, ADomainThatNeverHadAServerHasNoFile) {

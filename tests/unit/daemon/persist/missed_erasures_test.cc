@@ -32,11 +32,10 @@ class MissedErasuresTest : public testing::Test {
     fs::remove_all(root_, error);
   }
   // A daemon's start, whose memory has that seed.
-  std::unique_ptr<MissedErasures> Start(uint64_t seed, bool is_held, const Names& drives = {},
-                                        const Names& slabs = {}) {
+  std::unique_ptr<MissedErasures> Start(uint64_t seed, bool is_held, const Missed& absent = {}) {
     auto missed = Open();
     missed->UseMemory(0, seed, is_held);
-    missed->AddAbsent(0, drives, slabs);
+    missed->AddAbsent(0, absent);
     missed->Begin();
     return missed;
   }
@@ -44,6 +43,7 @@ class MissedErasuresTest : public testing::Test {
     return std::make_unique<MissedErasures>(
         MissedErasures::Options{.paths = {file_},
                                 .all_drives = {"/mnt/a", "/mnt/b"},
+                                .all_redis = {{"00000000000000aa", "00000000000000bb"}},
                                 .noted = [this](uint32_t) { ++noted_count_; },
                                 .trouble = [this](const std::string&) { ++told_count_; }});
   }
@@ -65,6 +65,7 @@ class MissedErasuresTest : public testing::Test {
 TEST_F(MissedErasuresTest, AreReadAsTheyWereWritten) {
   for (const Missed& missed :
        {Missed{.drives = {"/mnt/a b", "/mnt/c"}, .slabs = {"/mnt/d/slab-1.terrace"}},
+        Missed{.redis = {"00000000000000aa", "00000000000000bb"}},
         Missed{.all_memory_but = {0xFEDCBA9876543210, 5}}, Missed{}}) {
     EXPECT_EQ(ParseMissed(FormatMissed(missed)).value(), missed);
   }
@@ -86,12 +87,14 @@ TEST_F(MissedErasuresTest, WhereNothingIsAbsentNothingIsWritten) {
 }
 
 TEST_F(MissedErasuresTest, TheFirstErasureIsWrittenDownForAllThatAreAbsent) {
-  auto missed = Start(1, false, {"/mnt/b", "/mnt/c"}, {"/mnt/a/slab-3.terrace"});
+  const Missed all{.drives = {"/mnt/b", "/mnt/c"},
+                   .slabs = {"/mnt/a/slab-3.terrace"},
+                   .redis = {"00000000000000bb"}};
+  auto missed = Start(1, false, all);
   EXPECT_FALSE(missed->HasNoted(0));
   EXPECT_FALSE(fs::exists(file_)) << "nothing has been erased";
   EraseAt(*missed);
   EXPECT_TRUE(Soon([&] { return noted_count_ == 1; }));
-  const Missed all{.drives = {"/mnt/b", "/mnt/c"}, .slabs = {"/mnt/a/slab-3.terrace"}};
   EXPECT_EQ(Kept(), all);
   fs::remove(file_);
   missed->NoteErasure(0);
@@ -100,14 +103,18 @@ TEST_F(MissedErasuresTest, TheFirstErasureIsWrittenDownForAllThatAreAbsent) {
 }
 
 TEST_F(MissedErasuresTest, WhatIsStruckOutIsForgottenWithTheStart) {
-  EraseAt(*Start(1, false, {"/mnt/b", "/mnt/c"}, {"/mnt/a/slab-3.terrace"}));
+  EraseAt(*Start(1, false,
+                 {.drives = {"/mnt/b", "/mnt/c"},
+                  .slabs = {"/mnt/a/slab-3.terrace"},
+                  .redis = {"00000000000000aa", "00000000000000bb"}}));
   auto missed = Open();
   EXPECT_EQ(missed->missed(0).drives, (Names{"/mnt/b", "/mnt/c"}));
   missed->StrikeDrive(0, "/mnt/b");
   missed->StrikeSlab(0, "/mnt/a/slab-3.terrace");
-  missed->AddAbsent(0, {"/mnt/c"}, {});
+  missed->StrikeRedis(0, "00000000000000aa");
+  missed->AddAbsent(0, {.drives = {"/mnt/c"}, .redis = {"00000000000000bb"}});
   missed->Begin();
-  EXPECT_EQ(Kept(), (Missed{.drives = {"/mnt/c"}}));
+  EXPECT_EQ(Kept(), (Missed{.drives = {"/mnt/c"}, .redis = {"00000000000000bb"}}));
   EXPECT_TRUE(missed->HasNoted(0)) << "it is written down already";
 }
 
@@ -147,13 +154,14 @@ TEST_F(MissedErasuresTest, AFileThatIsDamagedNamesEverything) {
   const auto missed = Open();
   EXPECT_EQ(told_count_, 1);
   EXPECT_EQ(missed->missed(0).drives, (Names{"/mnt/a", "/mnt/b"}));
+  EXPECT_EQ(missed->missed(0).redis, (Names{"00000000000000aa", "00000000000000bb"}));
   EXPECT_FALSE(missed->MayAdopt(0, 7));
 }
 
 TEST_F(MissedErasuresTest, WhatCannotBeWrittenIsToldOnceAndTriedAgain) {
   std::ofstream(root_ / "d") << "in the way";
   // A file that is in the way of its directory reads as none.
-  const auto missed = Start(1, false, {"/mnt/b"});
+  const auto missed = Start(1, false, {.drives = {"/mnt/b"}});
   const int told_before = told_count_;
   missed->NoteErasure(0);
   ASSERT_TRUE(Soon([&] { return told_count_ == told_before + 1; }));
