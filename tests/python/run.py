@@ -14,6 +14,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 NEEDS = {"test_torch.py": ["pytest", "torch"], "test_handoff.py": ["pytest", "torch"],
          "test_vllm.py": ["pytest", "torch", "numpy"],
          "test_vllm_adapters.py": ["pytest", "torch", "numpy"],
+         "test_vllm_looks.py": ["pytest", "torch", "numpy"],
          "test_vllm_delivery.py": ["pytest", "torch", "numpy"],
          "test_vllm_weights.py": ["pytest", "torch", "numpy"],
          "test_vllm_device.py": ["pytest", "torch", "numpy"],

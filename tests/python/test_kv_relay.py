@@ -403,6 +403,67 @@ def test_a_book_that_cannot_be_kept_ends_nothing(rig, monkeypatch, caplog, verb)
     assert caplog.text.count("cannot be kept") == 1
 
 
+def until_logged(caplog, text):
+    deadline = time.monotonic() + LONG_S
+    while text not in caplog.text:
+        assert time.monotonic() < deadline, caplog.text
+        time.sleep(0.02)
+
+
+def test_a_book_that_cannot_be_opened_ends_nothing_and_is_tried_again(rig, monkeypatch, caplog):
+    """Its directory's place is a file's, before the start."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr("terrace.kv_events.relay._BOOK_AGAIN_S", 0.1)
+    attempts = []
+    monkeypatch.setattr("terrace.kv_events.relay.Book",
+                        lambda *of: attempts.append(of) or Book(*of))
+    books = f"{rig.directory}/books-of-b"
+    with open(books, "wb"):
+        pass
+    other = Rig(rig.directory, "b", rig.daemon, book=books)
+    with contextlib.closing(other):
+        for number in (1, 2):
+            other.put(Prompt(number, 6), 6)
+            other.agree([Prompt(number, 6)])
+        until_logged(caplog, f"the book of kv events in {books} cannot be opened: [Errno 17]")
+        deadline = time.monotonic() + LONG_S
+        while len(attempts) < 4:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert other.relay.is_on and caplog.text.count("cannot be opened") == 1
+        assert "be this user's" in caplog.text and "is kept again" not in caplog.text
+        os.unlink(books)
+        until_logged(caplog, f"the book of kv events in {books} is kept again")
+        other.put(Prompt(3, 6), 6)
+        other.agree([Prompt(3, 6)])
+        other.restart_engine()  # what it learned without a book is in it, too
+        other.restart_router()
+        other.agree([Prompt(number, 6) for number in (1, 2, 3)])
+    assert caplog.text.count("cannot be opened") == 1
+
+
+def test_a_book_that_could_not_be_kept_for_a_while_lacks_nothing(rig, monkeypatch, caplog):
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr("terrace.kv_events.relay._BOOK_AGAIN_S", 0.1)
+    rig.put(Prompt(1, 6), 6)
+    rig.agree([Prompt(1, 6)])
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Book, "flush", full)
+        patch.setattr(Book, "_open", full)
+        until_logged(caplog, "cannot be kept: [Errno 28]")
+        rig.put(Prompt(2, 6), 6)
+        rig.agree([Prompt(2, 6)])
+    until_logged(caplog, "is kept again")
+    rig.restart_engine()
+    rig.restart_router()
+    rig.agree([Prompt(number, 6) for number in (1, 2)])
+    assert caplog.text.count("cannot be kept") == 1
+
+
 @pytest.mark.parametrize("flushes", [True, False])
 def test_a_full_disk_ends_nothing(rig, monkeypatch, caplog, flushes):
     rig.put(Prompt(1, 6), 6)

@@ -35,7 +35,7 @@ def lora(directory, number=1, **more):
 def note(engine, lora_request):
     """vLLM has been given a request with it before, and its files have been read."""
     engine.connector.side.adapters.note(types.SimpleNamespace(lora_request=lora_request))
-    engine.connector.side.adapters._unread.join()
+    engine.connector.side.adapters.wait_read()
 
 
 def run(engine, lora_request, tokens=tuple(PROMPT), is_known=True):
@@ -86,7 +86,7 @@ def test_the_configuration_of_adapters_is_part_of_what_they_share(place):
         adapters = terrace.vllm.adapters.Adapters(types.SimpleNamespace(
             lora_config=types.SimpleNamespace(**configuration)))
         adapters.note(types.SimpleNamespace(lora_request=sql))
-        adapters._unread.join()
+        adapters.wait_read()
         adapters.close()
         return adapters.mask_of(types.SimpleNamespace(lora_request=sql))
 
@@ -136,17 +136,17 @@ def test_one_look_at_an_adapter_serves_all_requests_of_a_turn_and_none_of_the_ne
     looks = []
     looked_at = terrace.vllm.files.looked_at
     adapters.note(request)
-    adapters._unread.join()
+    adapters.wait_read()
     monkeypatch.setattr(terrace.vllm.files, "looked_at",
                         lambda *of: looks.append(of) or looked_at(*of))
     for turn in range(3):
         for _ in range(20):
             adapters.note(request)  # a new one: it will be looked at before it is asked for
-            adapters.look(request)
+            assert adapters.look(request, None, LONG_S) is None
         assert len(looks) == turn + 1 and adapters.mask_of(request)
         adapters.turn_ended()
     put(place / "sql", "two")
-    adapters.look(request)
+    adapters.look(request, None, LONG_S)
     assert adapters.mask_of(request) is None
     adapters.close()
 

@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from vllm_driver import make_engine, run_prompt, terrace
+from vllm_driver import expect_nothing_held, make_engine, run_prompt, terrace
 from conftest import connect
 from terrace.requests import Pause
 
@@ -43,6 +43,30 @@ def test_an_engine_with_a_value_that_cannot_be_serves_without_the_cache(daemon, 
     assert "pinned_gib is 'all of it': it is GiB" in engine.connector.side.refusal
     assert "pinned_gib is 'all of it'" in caplog.text and engine.counts["finished"] == 1
     engine.close()
+
+
+@pytest.mark.parametrize("said, word", [({"kv_role": "kv_consumer"}, "kv_role is 'kv_consumer'"),
+                                        ({"kv_role": "kv_producer"}, "kv_role is 'kv_producer'"),
+                                        ({"kv_load_failure_policy": "fail"}, "is 'fail'"),
+                                        ({"kv_role": "kv_both"}, None), ({}, None)])
+def test_what_vllm_says_of_roles_is_warned_of_and_stores_and_loads_all_the_same(
+        daemon, caplog, monkeypatch, said, word):
+    connect(daemon).close()
+    connect_one = terrace.vllm.role.Role.connect
+
+    def connect_as_said(side):
+        vars(side._config.kv_transfer_config).update(said)  # one for all sides of an engine
+        connect_one(side)
+
+    monkeypatch.setattr(terrace.vllm.role.Role, "connect", connect_as_said)
+    for loaded in (0, 72):
+        engine = make_engine(daemon, random.Random(7))
+        run_prompt(engine)
+        assert engine.counts["loaded_tokens"] == loaded
+        expect_nothing_held(daemon, engine)
+    warnings = [record.getMessage() for record in caplog.records]
+    assert len(warnings) == (0 if word is None else 4), "of each side, of two instances"
+    assert all(word in warning and "set it to" in warning for warning in warnings)
 
 
 def test_a_daemon_that_is_back_is_asked_at_once():

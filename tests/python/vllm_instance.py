@@ -380,7 +380,7 @@ def main():
     lora = lora_of(options)
     llm.generate([{"prompt_token_ids": [1, 2, 3]}], sampling, use_tqdm=False, lora_request=lora)
     if scheduler is not None:
-        scheduler.side.adapters._unread.join()  # its files have been read
+        scheduler.side.adapters.wait_read()  # its files have been read
     began = time.monotonic()
     outputs = []
     for prompt in prompts_of_the_check():  # one by one: always the same batch shapes

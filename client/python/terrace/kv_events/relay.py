@@ -32,6 +32,7 @@ _POLL_MS = 20
 _READ_OTHERS_EVERY_S = 1.0
 _PAUSE_S, _PAUSE_S_MAX = 0.1, 10.0
 _LOCKED_S = 2.0
+_BOOK_AGAIN_S = 60.0
 _BATCHES_MAX = 4096
 _HANDED_MAX = 256  # events that wait for whoever publishes them
 # What routers call the daemon's tiers. HBM is the daemon's copy of a block in a GPU's memory: where
@@ -128,6 +129,8 @@ class Relay:
         self.topic = settings.topic.replace("{host}", host).replace("{model}", model)
         self._announcer = Announcer(settings.media, settings.blocks_max)
         self._book: Optional[Book] = None
+        self._book_trouble: Optional[str] = None  # that was said, and is not over
+        self._open_book_at = 0.0  # where there is none
         self._learned: Deque[Batch] = collections.deque()
         self._handed: Deque[Event] = collections.deque()
         if settings.endpoint is None:
@@ -208,23 +211,48 @@ class Relay:
                 try:
                     self._book.close()
                 except OSError as error:
-                    self._end_book(error)
+                    self._end_book("kept", error)
 
     def _load_book(self) -> None:
         """Waits while this engine's last process still has it."""
-        directory, rank = self._settings.book, self._settings.rank
-        if directory is None:
-            return
-        owner = self.topic if rank == 0 else f"{self.topic}@dp{rank}"
-        while self._book is None and not self._is_ending.is_set():
+        while self._settings.book is not None and not self._is_ending.is_set():
             try:
-                self._book = Book(directory, owner)
+                self._open_book(self._settings.book)
+                return
             except BlockingIOError:
                 self._logger.warning("terrace: another process has the topic %s, and its book in "
-                                     "%s: each engine needs its own", owner, directory)
+                                     "%s: each engine needs its own", self._owner,
+                                     self._settings.book)
                 self._is_ending.wait(_LOCKED_S)
-        for name, facts in self._book.load() if self._book is not None else ():
-            self._announcer.learn_packed(name, facts)
+            except OSError as error:
+                self._end_book("opened", error)
+                return
+
+    @property
+    def _owner(self) -> str:
+        rank = self._settings.rank
+        return self.topic if rank == 0 else f"{self.topic}@dp{rank}"
+
+    def _open_book(self, directory: str) -> None:
+        """It has what is known by now, and was not known when it was written last."""
+        book, known = Book(directory, self._owner), dict(self._announcer.packed())
+        try:
+            for name, facts in book.load():
+                if known.pop(name, None) is None:
+                    self._announcer.learn_packed(name, facts)
+            for name, facts in known.items():
+                book.add(name, facts)
+        except OSError:
+            with contextlib.suppress(OSError):
+                book.close()
+            raise
+        self._book = book
+
+    def _open_again(self, directory: str) -> None:
+        try:
+            self._open_book(directory)
+        except OSError as error:
+            self._end_book("opened", error)
 
     def _serve(self) -> None:
         """Until the end, or a trouble with sockets."""
@@ -301,6 +329,8 @@ class Relay:
                 if packed is not None:
                     self._note(name, packed)
         now = time.monotonic()
+        if self._book is None and self._settings.book is not None and now >= self._open_book_at:
+            self._open_again(self._settings.book)
         if self._book is None or now < self._read_others_at:
             return
         self._read_others_at = now + _READ_OTHERS_EVERY_S
@@ -310,7 +340,12 @@ class Relay:
                     self._announcer.learn_packed(name, packed)
             self._book.flush(self._announcer.packed(), self._announcer.known_count)
         except OSError as error:
-            self._end_book(error)
+            self._end_book("kept", error)
+            return
+        if self._book_trouble is not None:
+            self._logger.info("terrace: the book of kv events in %s is kept again",
+                              self._settings.book)
+            self._book_trouble = None
 
     def _note(self, name: int, packed: bytes) -> None:
         if self._book is None:
@@ -318,14 +353,19 @@ class Relay:
         try:
             self._book.add(name, packed)
         except OSError as error:
-            self._end_book(error)
+            self._end_book("kept", error)
 
-    def _end_book(self, error: OSError) -> None:
-        """A full disk is no reason to tell routers nothing."""
-        self._logger.warning("terrace: the book of kv events in %s cannot be kept: %s. Events "
-                             "go on without it. What is learned from here on is announced after a "
-                             "restart as requests bring it: make room, and restart",
-                             self._settings.book, error)
+    def _end_book(self, what: str, error: OSError) -> None:
+        """A full disk, or a directory of somebody else's, is no reason to tell routers nothing.
+        what: cannot be done. Said once."""
+        if self._book_trouble != str(error):
+            self._book_trouble = str(error)
+            self._logger.warning(
+                "terrace: the book of kv events in %s cannot be %s: %s. Events go on without it, "
+                "and it is tried again every %.0f s. What is learned until then is announced after "
+                "a restart as requests bring it: have the directory be this user's, on a disk that "
+                "has room", self._settings.book, what, error, _BOOK_AGAIN_S)
+        self._open_book_at = time.monotonic() + _BOOK_AGAIN_S
         book, self._book = self._book, None
         if book is not None:
             with contextlib.suppress(OSError):

@@ -10,28 +10,32 @@ was evicted by others. So the files may be read at any moment after the engine's
 are before it. They had the content of the mask at every such moment if nothing was changed from
 before the start until a block that they led to is stored: a change sets ctime, which no program can
 set back. The scheduler looks before it asks the daemon for a request's blocks, and each worker, on
-its own machine, before it stores. Of a scheduler's turn one look at an adapter serves all of its
-requests: each had come before it, and of a change within the turn no look could tell the first of
-them. A look of an earlier turn serves none, however young it is: whoever has changed an adapter may
-send a request at once. And one id has to mean one adapter, as LoRARequest asks for; a program that
-preloads one under the id of another gets wrong answers from vLLM itself.
+its own machine, before it commits a store. Of a scheduler's turn one look at an adapter serves all
+of its requests: each had come before it, and of a change within the turn no look could tell the
+first of them. A look of an earlier turn serves those that have waited for it since, and no other,
+however young it is: whoever has changed an adapter may send a request at once. And one id has to
+mean one adapter, as LoRARequest asks for; a program that preloads one under the id of another gets
+wrong answers from vLLM itself.
+
+A directory may lie on a file system that hangs, so nothing here touches one but on threads for it
+(looks.py). Until a look is answered its request waits, as for the daemon and as long, and then it
+is computed.
 """
 import dataclasses
 import hashlib
 import logging
 import os
-import queue
-import threading
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
 from . import files
+from .looks import FILES_MAX as _FILES_MAX
+from .looks import AdapterFiles, Lines, Look, Looks, mount_of
 
 logger = logging.getLogger("vllm.terrace")
 # Before any engine of this process has loaded an adapter: it imports this to be made.
 _STARTED_S = time.time()
 _ADAPTERS_MAX = 4096
-_FILES_MAX = 256
 _BYTES_MAX = 16 << 30
 _CHUNK_BYTES = 1 << 20
 _RUNTIME_UPDATES = "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
@@ -42,28 +46,16 @@ _CAPACITIES = ("max_loras", "max_cpu_loras")  # the rest of the configuration ma
 
 
 @dataclasses.dataclass
-class AdapterFiles:
-    """An adapter's files as the scheduler saw them: a worker that sees others does not store."""
-    path: str
-    stamp: str
-
-    @property
-    def is_unchanged(self) -> bool:
-        try:
-            names = files.names_in(self.path, _FILES_MAX)
-            return _stamp(files.looked_at(self.path, names)) == self.stamp
-        except OSError:
-            return False
-
-
-@dataclasses.dataclass
 class _Adapter:
     """What the first request with an id, or a name and path, said."""
     said: Dict[str, Any]
-    files: Optional[AdapterFiles] = None
-    mask: Optional[bytes] = None  # once its files have been read
+    read: Optional[Tuple[AdapterFiles, bytes]] = None  # by its thread, and with it the mask
+    files: Optional[AdapterFiles] = None  # of these the scheduler knows: not within a turn
+    mask: Optional[bytes] = None
     refusal: Optional[str] = None
-    looked_in: int = -1  # turn of the scheduler in which its files were looked at last
+    look: Optional[Look] = None  # at its files, the last one that was asked for,
+    looked_in: int = -1  # and the scheduler's turn in which it was
+    waited_in: int = -1  # one turn waits for it once
 
     def refuse(self, why: str) -> None:
         """For good. Says so once."""
@@ -75,7 +67,8 @@ class _Adapter:
 
 
 class Adapters:
-    """Of one engine, in its scheduler, daemon or not. THREADING: its own thread reads the files."""
+    """Of one engine, in its scheduler, daemon or not. THREADING: its own threads read the files,
+    and others look at them; what they find is acted on where the scheduler asks."""
 
     def __init__(self, vllm_config: Any):
         configuration = getattr(vllm_config, "lora_config", None)
@@ -84,13 +77,22 @@ class Adapters:
                                      if name not in _CAPACITIES)
         self._by_id: Dict[int, _Adapter] = {}
         self._by_place: Dict[Tuple[str, str], _Adapter] = {}
-        self._unread: "queue.Queue[Optional[_Adapter]]" = queue.Queue()
-        self._thread: Optional[threading.Thread] = None
+        self._readers = Lines("terrace-adapters")
+        self._looks = Looks()
+        self._unread: List[_Adapter] = []
         self._turn = 0
 
     def turn_ended(self) -> None:
         """The scheduler has asked for what it will run in this step."""
         self._turn += 1
+        self._take_read()
+
+    def _take_read(self) -> None:
+        for adapter in self._unread:
+            if adapter.read is not None:
+                adapter.files, adapter.mask = adapter.read
+        self._unread = [adapter for adapter in self._unread
+                        if adapter.mask is None and adapter.refusal is None]
 
     def note(self, request: Any) -> None:
         """Has to see every request before vLLM runs it, and may see it again."""
@@ -110,16 +112,26 @@ class Adapters:
                                "an id of its own, and restart the engine")
             self._by_id[lora.lora_int_id] = self._by_place[place] = known
 
-    def look(self, request: Any) -> None:
-        """Has to be called in each turn before blocks of the request are asked for."""
+    def look(self, request: Any, awaited: Optional[Look], wait_s: float) -> Optional[Look]:
+        """Has to be called in each turn before blocks of the request are asked for. Comes back with
+        the look that it has to wait for, which is `awaited` in the next turn; with None when what
+        mask_of says is so. wait_s: how long a turn may wait for an adapter."""
         lora = getattr(request, "lora_request", None)
         adapter = None if lora is None else self._by_id.get(lora.lora_int_id)
+        self._take_read()
         if (adapter is None or adapter.files is None or adapter.mask is None
-                or adapter.refusal is not None or adapter.looked_in == self._turn):
-            return
-        adapter.looked_in = self._turn
-        if not adapter.files.is_unchanged:
+                or adapter.refusal is not None):
+            return None
+        if adapter.looked_in != self._turn:
+            adapter.looked_in, adapter.look = self._turn, self._looks.look(adapter.files)
+        look = awaited or adapter.look
+        assert look is not None
+        if look.is_unchanged is None and adapter.waited_in != self._turn:
+            adapter.waited_in = self._turn
+            look.wait(wait_s)
+        if look.is_unchanged is False:
             adapter.refuse(_REMEDY.format("its files have changed"))
+        return look if look.is_unchanged is None else None
 
     def mask_of(self, request: Any) -> Optional[bytes]:
         """Of the request's block hashes: empty without an adapter, None if it is not cached now."""
@@ -140,22 +152,14 @@ class Adapters:
         if why is not None:
             adapter.refuse(why)
             return adapter
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._read_all, daemon=True,
-                                            name="terrace-adapters")
-            self._thread.start()
-        self._unread.put(adapter)
+        self._unread.append(adapter)
+        self._readers.put(mount_of(said["lora_path"]), lambda: self._read_or_refuse(adapter))
         return adapter
 
-    def _read_all(self) -> None:
-        while True:
-            adapter = self._unread.get()
-            try:
-                if adapter is None:
-                    return
-                self._read_or_refuse(adapter)
-            finally:
-                self._unread.task_done()
+    def wait_read(self) -> None:
+        """Until the files of all that were noted have been read, or refused."""
+        self._readers.join()
+        self._take_read()
 
     def _read_or_refuse(self, adapter: _Adapter) -> None:
         try:
@@ -165,6 +169,9 @@ class Adapters:
 
     def _read(self, adapter: _Adapter) -> None:
         path = adapter.said["lora_path"]
+        if not os.path.isdir(path):
+            adapter.refuse(_NO_DIRECTORY)
+            return
         names = files.names_in(path, _FILES_MAX)
         seen = files.looked_at(path, names)
         newest = max(seen, key=lambda about: about[-1])
@@ -180,19 +187,21 @@ class Adapters:
             return
         for name in names:
             digest.update(repr((name, *_content_of(os.path.join(path, name)))).encode())
-        adapter.files = AdapterFiles(path, _stamp(seen))
-        if not adapter.files.is_unchanged:
+        found = AdapterFiles.of(path, seen)
+        if not found.is_unchanged:
             adapter.refuse(_REMEDY.format("its files changed while they were read"))
         else:
-            adapter.mask = digest.digest()
+            adapter.read = found, digest.digest()
 
     def close(self) -> None:
-        """Its thread ends with what it reads."""
-        self._unread.put(None)
+        """Its threads end with what they do."""
+        self._readers.close()
+        self._looks.close()
 
 
 _REMEDY = ("{}, so what vLLM has loaded is not certain: put new weights into a new directory, and "
            "restart the engine")
+_NO_DIRECTORY = "its path is no absolute path of a local directory: name one, and restart"
 
 
 def _said_by(lora: Any) -> Dict[str, Any]:
@@ -209,14 +218,7 @@ def _refusal_of(said: Dict[str, Any]) -> Optional[str]:
     for name, value in said.items():
         if name not in _FIELDS and value:
             return f"{name} is set, and may be where its weights are from: leave it out"
-    path = said["lora_path"]
-    if not os.path.isabs(path) or not os.path.isdir(path):
-        return "its path is no absolute path of a local directory: name one, and restart"
-    return None
-
-
-def _stamp(seen: List[files.About]) -> str:
-    return hashlib.sha256(repr(seen).encode()).hexdigest()
+    return None if os.path.isabs(said["lora_path"]) else _NO_DIRECTORY
 
 
 def _content_of(path: str) -> Tuple[int, str]:

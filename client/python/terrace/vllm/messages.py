@@ -2,7 +2,7 @@
 import dataclasses
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
-from .adapters import AdapterFiles
+from .looks import AdapterFiles
 
 Bits128 = Tuple[int, int]  # high, low: a lease's token
 MARKER_BYTES = 64

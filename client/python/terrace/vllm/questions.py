@@ -87,9 +87,12 @@ class Questions:
 
     def keys(self, request: Any, made: PromptKeys, first: int, last: int) -> Keys:
         """Of blocks [first, last) of a prompt, and kept in `made`. Gone without a daemon, whose
-        secret they are of."""
+        secret they are of, and Unavailable where it is not certain what its adapter is."""
         boot_id = self.group.client.boot_id
-        mask = both(self._adapters.mask_of(request) or b"", self._weights.mask)
+        of_adapter = self._adapters.mask_of(request)
+        if of_adapter is None:
+            raise Unavailable("its adapter's weights are not known")
+        mask = both(of_adapter, self._weights.mask)
         known = 0 if made.keys is None else len(made.keys)
         if known > 0 and made.made_of != (boot_id, mask, self._digests(request, known - 1, known)):
             made.keys, known = None, 0  # another daemon's secret, another prompt or epoch

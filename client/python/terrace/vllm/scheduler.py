@@ -95,13 +95,16 @@ class SchedulerHalf:
         """Tokens beyond `local_tokens` that a load would bring; None: ask again next step."""
         tracked = self._track(request)
         first = tracked.fresh_from = local_tokens // self.block_tokens
-        last = self._questions.block_count(request, request.num_tokens - 1)
         if getattr(request, "skip_reading_prefix_cache", False):
             return 0  # vLLM would drop the answer
         if request.request_id in self._loading:
             return None  # its last load has not been reported yet
         if tracked.is_lost:
             return 0
+        tracked.look = self.adapters.look(request, tracked.look, self.lookup_wait_s)
+        if tracked.look is not None:
+            return self._without_a_look(tracked)
+        last = self._questions.block_count(request, request.num_tokens - 1)
         if tracked.lookup is not None and tracked.skip_count != first:
             tracked.lookup.give_up()
             tracked.lookup = None
@@ -125,6 +128,14 @@ class SchedulerHalf:
             self._questions.tell(request, tracked.keys, first + lookup.lease.block_count)
         tracked.promise = self._with_what_has_come(tracked.promise, lookup.lease, last - first)
         return tracked.promise.block_count * self.block_tokens
+
+    def _without_a_look(self, tracked: Tracked) -> Optional[int]:
+        """Nobody knows what its adapter is: it waits for that as long as for the daemon."""
+        assert tracked.look is not None
+        if not tracked.look.is_overdue(self._asker.timeout_s):
+            return None
+        tracked.look = None
+        return 0
 
     def _promise_of(self, request: Any, lease: Any, first: int, last: int) -> Promise:
         promise = worth(lease.spans, min(lease.block_count, last - first),

@@ -181,7 +181,6 @@ class SchedulerRole(Role):
         """(tokens beyond the computed ones that a load would bring, whether it is asynchronous);
         None: ask again next step."""
         self.adapters.note(request)  # older versions do not tell of new requests
-        self.adapters.look(request)
         scheduler = self._make_half()
         if scheduler is None:
             return (None if self._awaits_layout else 0), False

@@ -6,6 +6,7 @@ from ..calls import Hints, Keys
 from ..requests import Pending
 from .arrivals import Promise
 from .hints import Said
+from .looks import Look
 from .questions import PromptKeys
 from .tables import States, Table
 
@@ -23,6 +24,7 @@ class Tracked:
     noted_count: int = 0  # of which a draft's book has that they were computed, or were there
     skip_count: int = 0  # of the lookup: blocks vLLM has itself
     fresh_from: int = 0  # blocks behind those that vLLM has itself, or we have loaded
+    look: Optional[Look] = None  # at its adapter's files, that it waits for
     lookup: Optional[Pending] = None
     promise: Optional[Promise] = None  # of the lookup, once it has been answered
     states: States = dataclasses.field(default_factory=dict)  # handed over

@@ -2,6 +2,7 @@
 
 Stores begin where they are asked for, before the step's forward pass, and are committed when their
 copies have ended: at once where the step itself makes them, else on a thread, some steps later.
+Those of a LoRA adapter are when it is known, too, that its files are what they were.
 Loads run on threads, into blocks that nobody else touches until they have been reported.
 """
 import concurrent.futures
@@ -16,6 +17,7 @@ from ..group import Group
 from ..leases import WriteLease
 from ..paged import Copy
 from .kv_memory import KvMemory
+from .looks import Look, Looks
 from .messages import MARKER_BYTES, NO_BLOCK, Load, Share, Step, Store
 
 logger = logging.getLogger("vllm.terrace")
@@ -25,13 +27,24 @@ IDLE_WAIT_S = 0.001  # what vLLM's own loop sleeps after a step that computed no
 _STORES_MAX = 1024
 _STORE_BYTES_MAX = 512 << 20
 _MAKE_PAUSE_S = 5.0  # between two attempts to make what copies
+_LOOK_S_MAX = 1.0  # a store waits no longer for what an adapter's files are
 
 
 class _Storing(NamedTuple):
-    """A store whose copies are under way."""
+    """A store whose copies are under way, or the look at its adapter's files."""
     lease: WriteLease
     copies: List[Copy]
     byte_count: int
+    look: Optional[Look]
+
+    @property
+    def awaits_look(self) -> bool:
+        return (self.look is not None and self.look.is_unchanged is None
+                and not self.look.is_overdue(_LOOK_S_MAX))
+
+    @property
+    def is_sure(self) -> bool:
+        return self.look is None or self.look.is_unchanged is True
 
 
 class WorkerHalf:
@@ -50,6 +63,7 @@ class WorkerHalf:
         self._stores = any(share.is_ours for share in shares)
         self.timeout_s = timeout_s
         self.load_timeout_s = load_timeout_s
+        self._looks = Looks()
         self._make_copies = make_copies
         self._copies: Any = None
         self._next_make = 0.0
@@ -137,6 +151,9 @@ class WorkerHalf:
 
     def _store(self, store: Store) -> Optional[_Storing]:
         """None: it has ended."""
+        look = None if store.adapter is None else self._looks.look(store.adapter)
+        if look is not None and look.is_overdue(_LOOK_S_MAX):
+            raise Unavailable("nobody knows what its adapter's files are")
         ours = [(share.member, store.block_ids[share.group]) for share in self.shares
                 if share.is_ours]
         mask = sum(1 << member for member, _ in ours)
@@ -156,7 +173,7 @@ class WorkerHalf:
                     lease.mark_absent(key, member)
                 counts[member] = len(reserved) - len(absent)
             byte_count = self._bytes_of(counts)
-            is_begun = bool(copies)
+            is_begun = bool(copies) or look is not None
             if not is_begun:
                 lease.commit(self.timeout_s)
                 self._count(stored_bytes=byte_count)
@@ -165,7 +182,7 @@ class WorkerHalf:
                 for copy in copies:
                     copy.close()
                 lease.abort()
-        return _Storing(lease, copies, byte_count) if is_begun else None
+        return _Storing(lease, copies, byte_count, look) if is_begun else None
 
     @property
     def stores_under_way(self) -> int:
@@ -194,7 +211,7 @@ class WorkerHalf:
             for copy in storing.copies:
                 copy.close()
             left_s = until - time.monotonic()
-            if is_good and left_s > 0:
+            if is_good and storing.is_sure and left_s > 0:
                 storing.lease.commit(left_s)
                 self._count(stored_bytes=storing.byte_count)
                 is_dropped = False
@@ -206,10 +223,10 @@ class WorkerHalf:
             self._report(number)
 
     def poll_stores(self) -> None:
-        """Has those committed whose copies have ended."""
+        """Has those committed whose copies have ended, if they are sure."""
         for number, storing in list(self._storing.items()):
             try:
-                if not all([copy.poll() for copy in storing.copies]):
+                if not all([copy.poll() for copy in storing.copies]) or storing.awaits_look:
                     continue
                 is_good = True
             except TerraceError:
@@ -318,6 +335,7 @@ class WorkerHalf:
         self._loaders.shutdown(wait=True)
         self.give_up_stores()
         self._committer.shutdown(wait=True)
+        self._looks.close()
         if self._copies is not None:
             self._copies.close()
 

@@ -224,8 +224,7 @@ class WorkerRole(Role):
     def run_stores(self, step: Step) -> None:
         """Begins the step's stores, before anything overwrites their blocks."""
         self._learn(step)
-        sure = [store for store in step.stores
-                if store.adapter is None or store.adapter.is_unchanged]
+        sure = step.stores
         if step.sleep_count != self._kv_memory.sleep_count or not self._kv_memory.is_there:
             sure = []  # their bytes went with the KV cache's memory
         self._not_stored.update({store.number for store in step.stores}
