@@ -158,12 +158,12 @@ TEST_F(ClientBypass, CallbacksDoNotWaitForADaemonThatIsStarting) {
   daemon_.Disconnect();
   ASSERT_TRUE(daemon_.WaitFor(Verb::kHello, 2));
   for (uint64_t call = 1; call <= 3; ++call) {
-    std::promise<uint64_t> called;
-    std::future<uint64_t> completion = called.get_future();
+    const auto called = std::make_shared<std::promise<uint64_t>>();
+    std::future<uint64_t> completion = called->get_future();
     ASSERT_TRUE(client_
                     ->AcquireAsync(group_, TestKeys(4), {}, call,
-                                   [&](ClientCompletion&& ended) {
-                                     called.set_value(ended.status.ok() ? ended.user_data : 0);
+                                   [called](ClientCompletion&& ended) {
+                                     called->set_value(ended.status.ok() ? ended.user_data : 0);
                                    })
                     .ok());
     // A thread that waits in the handshake is back after five seconds.
