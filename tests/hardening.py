@@ -45,6 +45,8 @@ def failures_of(path):
         yield "calls nothing that _FORTIFY_SOURCE checks"
     if re.search(r"(RPATH|RUNPATH)", headers):
         yield "looks for libraries where it was built (RUNPATH)"
+    if path.name.startswith("libterrace.so") and not re.search(r"FLAGS_1.*NODELETE", headers):
+        yield "may be unloaded under a thread of its own (no -z nodelete)"
     if "X86-64" in headers and (naked := unmarked_functions(path)):
         yield f"has functions that an indirect call may not enter: {', '.join(naked[:5])}"
 

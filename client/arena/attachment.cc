@@ -11,6 +11,7 @@
 #include <new>
 #include <utility>
 
+#include "client/link/cancel_deferred.h"
 #include "cuda/abi/device_status.h"
 
 namespace terrace::client {
@@ -85,6 +86,7 @@ Attachment::~Attachment() {
   // any more, though the process lives on. Without the byte the daemon waits for the process's end.
   if (granted_.fds.size() != granted_.reply.node_count + 1u) return;
   const std::byte goodbye{1};
+  const CancelDeferred deferred;
   (void)!send(granted_.fds.back().get(), &goodbye, sizeof(goodbye), MSG_NOSIGNAL | MSG_DONTWAIT);
   granted_.fds.back().ShutdownAndClose();
 }

@@ -7,6 +7,7 @@
 #include <new>
 #include <utility>
 
+#include "client/link/cancel_deferred.h"
 #include "client/link/timed_lock.h"
 
 namespace terrace::client {
@@ -34,6 +35,7 @@ void SegmentPinner::Stop() {
     is_stopping_ = true;
     changed_.notify_all();
   }
+  const CancelDeferred deferred;
   if (thread_.joinable()) thread_.join();
 }
 
@@ -81,6 +83,7 @@ void SegmentPinner::OnDisconnect() {
 }
 
 Status SegmentPinner::Pause(uint64_t deadline_us) {
+  const CancelDeferred deferred;
   std::unique_lock lock(mutex_);
   ++pause_count_;
   const bool is_idle = idle_.wait_until(lock, At(deadline_us), [this] { return !is_working_; });

@@ -13,10 +13,22 @@ namespace {
 
 constexpr Status kWrongAnswer(StatusCode::kGone, "the daemon's answer cannot be right");
 
+// Of the pages of a Join all name one lease and its members: slots are told apart by these.
+template <typename Reply>
+const char* CheckPage(const Reply& reply, const Asked& asked, const LeaseState& before) {
+  if (asked.first_block == 0) return nullptr;
+  if (reply.token != before.token) return "it is a page of another lease than the page before";
+  if (reply.member_mask != before.member_mask) {
+    return "its members are not those of the page before";
+  }
+  return nullptr;
+}
+
 const char* DecodeLease(const Message& message, const Asked& asked, LeaseState* lease) {
   if (lease->kind == LeaseState::Kind::kRead) {
     AcquireAnswer answer{.reply = {}, .spans = &lease->spans, .slots = &lease->slots};
     const char* wrong = DecodeAcquire(message.body, asked, &answer);
+    if (wrong == nullptr) wrong = CheckPage(answer.reply, asked, *lease);
     lease->token = answer.reply.token;
     lease->member_mask = answer.reply.member_mask;
     lease->block_count = answer.reply.block_count;
@@ -26,6 +38,7 @@ const char* DecodeLease(const Message& message, const Asked& asked, LeaseState* 
   }
   ReserveAnswer answer{.reply = {}, .keys = &lease->reserved, .slots = &lease->slot_refs};
   const char* wrong = DecodeReserve(message.body, asked, &answer);
+  if (wrong == nullptr) wrong = CheckPage(answer.reply, asked, *lease);
   lease->token = answer.reply.token;
   lease->member_mask = answer.reply.member_mask;
   lease->block_count = static_cast<uint32_t>(lease->reserved.size());

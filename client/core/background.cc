@@ -54,7 +54,9 @@ void Background::RunOnce() {
 
 bool Background::Connect() {
   Refusal refusal;
-  Handshake handshake(to_.options, link_.wake_fd(), to_.connection.is_stopping());
+  // Calls of a bypassed domain complete without a session.
+  Handshake handshake(to_.options, link_.wake_fd(), to_.connection.is_stopping(),
+                      [this] { CleanUp(); });
   if (!handshake.Run(&refusal)) {
     to_.connection.Refuse(refusal);
     unconnected_why_ = std::move(refusal.text);

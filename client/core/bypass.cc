@@ -77,8 +77,8 @@ void Bypass::DropCommit(Request& request) {
     lease.written.clear();
   }
   if ((request.commit.flags & protocol::kCommitRelease) == 0) return;
-  lease.is_valid = false;
   lease.is_end_wanted = true;
+  lease.is_valid = false;
   leases_.SendEndIfDue(lease);
 }
 

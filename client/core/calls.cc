@@ -8,12 +8,15 @@ namespace terrace::client {
 namespace {
 
 constexpr Status kTooMany(StatusCode::kBusy, "pending_requests_max requests are pending");
+constexpr Status kCopyUnderWay(StatusCode::kBusy,
+                               "a copy of this lease is under way: its end must be seen first");
 
 }  // namespace
 
 FinishedCall Calls::Call(CallSpec spec) {
-  Request* request = Prepare(&spec);
-  if (request == nullptr) return FinishedCall(kTooMany);
+  const Result<Request*> prepared = Prepare(&spec);
+  if (!prepared.ok()) return FinishedCall(prepared.status());
+  Request* const request = *prepared;
   if (spec.is_bypassed) {
     AnswerBypassed(*request);
     return FinishedCall(requests_.table(), *request);
@@ -36,11 +39,12 @@ Status Calls::Submit(CallSpec spec, AsyncSpec async) {
     return Status(StatusCode::kBusy, "finished requests wait for Poll");
   }
   const uint64_t deadline_us = spec.deadline_us;
-  Request* request = Prepare(&spec);
-  if (request == nullptr) {
+  const Result<Request*> prepared = Prepare(&spec);
+  if (!prepared.ok()) {
     if (!has_callback) completions.Unreserve();
-    return kTooMany;
+    return prepared.status();
   }
+  Request* const request = *prepared;
   request->is_async = true;
   request->user_data = async.user_data;
   request->callback = std::move(async.callback);
@@ -61,9 +65,9 @@ Status Calls::Submit(CallSpec spec, AsyncSpec async) {
   return Status::Ok();
 }
 
-Request* Calls::Prepare(CallSpec* spec) {
-  Request* request = requests_.table().Take();
-  if (request == nullptr) return nullptr;
+Result<Request*> Calls::Prepare(CallSpec* spec) {
+  Request* const request = requests_.table().Take();
+  if (request == nullptr) return kTooMany;
   request->connection = spec->connection;
   request->deadline_us = spec->deadline_us;
   request->asked = spec->asked;
@@ -73,6 +77,14 @@ Request* Calls::Prepare(CallSpec* spec) {
   if (spec->asked.verb != protocol::Verb::kCommit) return request;
   request->commit = spec->commit;
   if (spec->is_bypassed) return request;
+  const bool is_release = (request->commit.flags & protocol::kCommitRelease) != 0;
+  LeaseState& lease = *request->lease;
+  if (is_release && !lease.owner->CloseForRelease(lease)) {
+    lease.owner->StayOpen(lease);
+    lease.parts_refused.fetch_add(request->commit.hints.by_verb);  // for the next one
+    requests_.table().Free(*request);
+    return kCopyUnderWay;
+  }
   try {
     BuildCommit(*request, &spec->message);
   } catch (const std::bad_alloc&) {

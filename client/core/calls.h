@@ -87,7 +87,8 @@ class Calls {
   void WaitForCompletion(uint64_t deadline_us);
 
  private:
-  Request* Prepare(CallSpec* spec);
+  // kBusy as Call's. A Commit that releases its lease closes it.
+  Result<Request*> Prepare(CallSpec* spec);
   void AnswerBypassed(Request& request);
   // Gives up a request that could not be sent. False if it has ended already.
   bool Withdraw(Request& request, uint64_t id);

@@ -62,9 +62,8 @@ void BuildCommit(Request& request, Outgoing* message) {
     LockGuard guard(lease.write_lock);
     lease.SortWritten();
     std::swap(lease.written, request.written);
-    for (const WrittenPart& part : request.written) {
-      ++lease.sent_parts[lease.SlotIndex(part.key_index, part.member)];
-    }
+    // Who is writing a part again remembers it anew.
+    std::erase_if(request.written, [&lease](const auto& part) { return !lease.SendPart(part); });
   }
   try {
     AppendEntries(request);
@@ -80,12 +79,11 @@ void BuildCommit(Request& request, Outgoing* message) {
 }
 
 void ReturnWritten(Request& request) {
-  if (request.written.empty()) return;
   LeaseState& lease = *request.lease;
+  if ((request.commit.flags & protocol::kCommitRelease) != 0) lease.owner->StayOpen(lease);
+  if (request.written.empty()) return;
   LockGuard guard(lease.write_lock);
-  for (const WrittenPart& part : request.written) {
-    --lease.sent_parts[lease.SlotIndex(part.key_index, part.member)];
-  }
+  for (const WrittenPart& part : request.written) lease.ReturnPart(part);
   // What was written since is newer, and stays behind.
   if (lease.written.empty()) {
     std::swap(lease.written, request.written);

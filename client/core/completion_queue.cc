@@ -5,6 +5,8 @@
 #include <cerrno>
 #include <utility>
 
+#include "client/link/cancel_deferred.h"
+
 namespace terrace::client {
 
 Status CompletionQueue::Open() {
@@ -27,6 +29,7 @@ void CompletionQueue::Unreserve() {
 }
 
 void CompletionQueue::Push(ClientCompletion completion) {
+  const CancelDeferred deferred;
   LockGuard guard(lock_);
   ring_[(first_ + queued_count_) % ring_.size()] = std::move(completion);
   if (++queued_count_ == 1) eventfd_write(event_fd_.get(), 1);
@@ -35,6 +38,7 @@ void CompletionQueue::Push(ClientCompletion completion) {
 bool CompletionQueue::Pop(ClientCompletion* completion) {
   ClientCompletion popped;
   {
+    const CancelDeferred deferred;
     LockGuard guard(lock_);
     if (queued_count_ == 0) return false;
     std::swap(popped, ring_[first_]);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "client/core/background.h"
+#include "client/link/cancel_deferred.h"
 #include "client/link/signals_blocked.h"
 #include "cuda/host/device_name.h"
 
@@ -57,6 +58,7 @@ Result<std::shared_ptr<Core>> Core::Start(const ClientOptions& options, std::str
 }
 
 void Core::Stop() {
+  const CancelDeferred deferred;
   connection_.Stop();
   completions().Clear();  // their leases keep this Core, and the session, alive
   // So that a callback's own call does not wait for its answer.

@@ -63,7 +63,8 @@ void PendingRequests::End(Request& request) {
 }
 
 void PendingRequests::FailAll() {
-  while (Request* request = table_.ClaimBroken()) Fail(*request);
+  RequestTable::Cursor cursor;
+  while (Request* request = table_.ClaimBroken(&cursor)) Fail(*request);
 }
 
 void PendingRequests::Fail(Request& request) {
@@ -92,7 +93,8 @@ void PendingRequests::RunCallbacks() {
 uint64_t PendingRequests::Expire() {
   uint64_t next_deadline_us = kNever;
   const uint64_t now_us = MonotonicUs();
-  while (Request* request = table_.ClaimExpired(now_us, &next_deadline_us)) {
+  RequestTable::Cursor cursor;
+  while (Request* request = table_.ClaimExpired(now_us, &cursor, &next_deadline_us)) {
     ClientCompletion completion;
     completion.user_data = request->user_data;
     completion.verb = request->asked.verb;

@@ -89,9 +89,9 @@ RequestTable::Answered RequestTable::ClaimAnswered(uint64_t id) {
   }
 }
 
-Request* RequestTable::ClaimBroken() {
-  for (uint32_t index = 0; index < request_count_; ++index) {
-    Request& slot = requests_[index];
+Request* RequestTable::ClaimBroken(Cursor* cursor) {
+  while (cursor->index < request_count_) {
+    Request& slot = requests_[cursor->index++];
     bool is_abandoned = false;
     {
       LockGuard guard(lock_);
@@ -111,11 +111,11 @@ Request* RequestTable::ClaimBroken() {
   return nullptr;
 }
 
-Request* RequestTable::ClaimExpired(uint64_t now_us, uint64_t* next_deadline_us) {
+Request* RequestTable::ClaimExpired(uint64_t now_us, Cursor* cursor, uint64_t* next_deadline_us) {
   if (async_count() == 0) return nullptr;
   LockGuard guard(lock_);
-  for (uint32_t index = 0; index < request_count_; ++index) {
-    Request& slot = requests_[index];
+  while (cursor->index < request_count_) {
+    Request& slot = requests_[cursor->index++];
     if (slot.state != Request::State::kPending || !slot.is_async) continue;
     if (slot.deadline_us > now_us) {
       *next_deadline_us = std::min(*next_deadline_us, slot.deadline_us);

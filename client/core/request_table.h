@@ -82,12 +82,17 @@ class RequestTable {
     protocol::Verb verb = protocol::Verb::kHello;  // of the request
   };
   Answered ClaimAnswered(uint64_t id);
-  // A request of a connection that is gone, claimed; null when there are no more. Abandoned ones
-  // are freed on the way.
-  Request* ClaimBroken();
-  // An asynchronous request whose deadline has passed, for FinishExpiry after it was reported; null
-  // if there is none. `*next_deadline_us` is lowered to the earliest deadline met.
-  Request* ClaimExpired(uint64_t now_us, uint64_t* next_deadline_us);
+  // Goes over the slots once, for as many calls as it takes.
+  struct Cursor {
+    uint32_t index = 0;
+  };
+  // The next request of a connection that is gone, claimed; null when there are no more. Abandoned
+  // ones are freed on the way. What is pending behind the cursor is of no connection, and withdrawn
+  // by who cannot send it.
+  Request* ClaimBroken(Cursor* cursor);
+  // The next asynchronous request whose deadline has passed, for FinishExpiry after it was
+  // reported; null if there is none. `*next_deadline_us` is lowered to the earliest deadline met.
+  Request* ClaimExpired(uint64_t now_us, Cursor* cursor, uint64_t* next_deadline_us);
   void FinishExpiry(Request& request);
 
   // Ends a claimed blocking request. False if its caller gave up: then it still is the claimer's.

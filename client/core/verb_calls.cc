@@ -176,10 +176,6 @@ Status FillCommit(Core& core, const std::shared_ptr<LeaseState>& lease,
   }
   spec->is_bypassed = core.bypass().Takes(Verb::kCommit);
   if (!lease->is_valid.load() && !spec->is_bypassed) return kLeaseGone;
-  if ((options.flags & protocol::kCommitRelease) != 0 && lease->copy_count.load() != 0) {
-    return Status(StatusCode::kBusy,
-                  "a copy of this lease is under way: its end must be seen first");
-  }
   const uint64_t relative_us =
       options.deadline_us != 0 ? options.deadline_us : core.options().default_deadline_us;
   spec->asked.verb = Verb::kCommit;

@@ -32,8 +32,8 @@ bool IsUsable(const std::shared_ptr<LeaseState>& lease) {
 void End(const std::shared_ptr<LeaseState>& lease, protocol::EndReason reason) {
   if (!IsUsable(lease)) return;
   lease->end_reason = static_cast<uint8_t>(reason);
-  lease->is_valid = false;
   lease->is_end_wanted = true;
+  lease->is_valid = false;
   lease->owner->SendEndIfDue(*lease);
 }
 
@@ -110,7 +110,6 @@ std::span<const uint64_t> PartBytesOf(const std::shared_ptr<LeaseState>& lease, 
 
 Status EncodeInto(LeaseState& lease, const SpaceCodec& codec, std::span<const std::byte> from,
                   std::span<std::byte> to) {
-  const LeaseCopy copy(lease);
   const Status encoded = client::EncodePart(codec, from, to, lease.is_valid);
   if (encoded.code() == StatusCode::kUnsupported) lease.parts_refused.fetch_add(1);
   return encoded;
@@ -123,6 +122,35 @@ WrittenPart Written(uint32_t key_index, uint32_t member, uint32_t part_index,
           .part_index = static_cast<uint16_t>(part_index),
           .kind = kind};
 }
+
+// One thread's write of a part, which nobody commits meanwhile. What does not come to End is
+// forgotten.
+class PartWrite {
+ public:
+  PartWrite(LeaseState& lease, const WrittenPart& part)
+      : lease_(lease), part_(part), begun_(lease.BeginPart(part)), is_open_(begun_.ok()) {}
+  ~PartWrite() {
+    if (is_open_) lease_.ForgetPart(part_);
+  }
+  PartWrite(const PartWrite&) = delete;
+  PartWrite& operator=(const PartWrite&) = delete;
+
+  Status begun() const { return begun_; }
+  bool is_checksummed() const { return part_.kind == WrittenPart::Kind::kChecksummed; }
+  Status End(const Checksum& checksum) {
+    if (!lease_.is_valid.load()) return kLeaseGone;
+    part_.checksum = checksum;
+    const Status ended = lease_.EndPart(part_);
+    is_open_ = !ended.ok();
+    return ended;
+  }
+
+ private:
+  LeaseState& lease_;
+  WrittenPart part_;
+  const Status begun_;
+  bool is_open_;
+};
 
 }  // namespace
 
@@ -245,18 +273,20 @@ Status WriteLease::WritePart(uint32_t key_index, uint32_t member, uint32_t part_
   if (from.size() != layout.engine_part_bytes[part_index]) {
     return WrongSize(*state_, member, part_index, from.size());
   }
+  const LeaseCopy copy(*state_);
+  if (!state_->is_valid.load()) return kLeaseGone;
+  PartWrite write(*state_, Written(key_index, member, part_index, KindOf(*state_)));
+  TERRACE_RETURN_IF_ERROR(write.begun());
+  const uint64_t seed = write.is_checksummed() ? SeedOf(*state_, key_index, member, part_index) : 0;
   if (layout.codec.IsEncoded(part_index)) {
     TERRACE_RETURN_IF_ERROR(EncodeInto(*state_, layout.codec, from, to));
-    return ChecksumWrittenPart(key_index, member, part_index);
+    return write.End(write.is_checksummed() ? ChecksumPart(to, seed) : Checksum());
   }
-  WrittenPart part = Written(key_index, member, part_index, KindOf(*state_));
-  const bool is_checksummed = part.kind == WrittenPart::Kind::kChecksummed;
-  ChecksumStream checksum(is_checksummed ? SeedOf(*state_, key_index, member, part_index) : 0);
-  const LeaseCopy copy(*state_);
+  ChecksumStream checksum(seed);
   while (!from.empty()) {
     if (!state_->is_valid.load()) return kLeaseGone;
     const size_t piece_bytes = std::min(kCopyPieceBytes, from.size());
-    if (is_checksummed) {
+    if (write.is_checksummed()) {
       CopyAndAppend(to.first(piece_bytes), from.first(piece_bytes), &checksum);
     } else {
       CopyBytes(to.first(piece_bytes), from.first(piece_bytes));
@@ -264,9 +294,7 @@ Status WriteLease::WritePart(uint32_t key_index, uint32_t member, uint32_t part_
     to = to.subspan(piece_bytes);
     from = from.subspan(piece_bytes);
   }
-  if (!state_->is_valid.load()) return kLeaseGone;
-  if (is_checksummed) part.checksum = checksum.Finish();
-  return state_->Remember(part);
+  return write.End(write.is_checksummed() ? checksum.Finish() : Checksum());
 }
 
 Status WriteLease::ChecksumWrittenPart(uint32_t key_index, uint32_t member, uint32_t part_index) {

@@ -8,6 +8,8 @@
 namespace terrace {
 namespace {
 
+using client::PartState;
+
 constexpr uint32_t kNoSlot = 0xFFFFFFFF;
 constexpr size_t kPartWordsPerSlot = kPartsPerSpaceMax / 64;
 static_assert(kPartWordsPerSlot == 2);
@@ -21,6 +23,9 @@ Status CheckSlot(const LeaseState& lease, const SlotAddress& slot, uint32_t memb
   return Status(StatusCode::kInvalid, "a slot passes the end of its segment");
 }
 
+constexpr Status kOtherSlots(StatusCode::kInvalid,
+                             "it has other slots than its keys and members ask for");
+
 Status CheckMembers(const LeaseState& lease) {
   if (lease.group->has_members(lease.member_mask)) return Status::Ok();
   return Status(StatusCode::kInvalid, "it has slots of members the SpaceGroup has not");
@@ -28,6 +33,29 @@ Status CheckMembers(const LeaseState& lease) {
 
 auto PartOrder(const client::WrittenPart& part) {
   return std::tuple(part.key_index, part.member, part.part_index);
+}
+
+constexpr Status kCopiedInto(StatusCode::kBusy,
+                             "pages are being copied into this block: wait for the copy");
+
+Status NotOpen(PartState state) {
+  if (state == PartState::kWriting) {
+    return Status(StatusCode::kBusy, "a thread is writing that part: wait for it");
+  }
+  return Status(StatusCode::kExists, "that part is committed, or about to be: its bytes stay");
+}
+
+template <typename T>
+std::atomic_ref<T> AtomicOf(T& value) {
+  return std::atomic_ref<T>(value);
+}
+
+Status AreOpen(std::span<PartState> states) {
+  for (PartState& state : states) {
+    const PartState now = AtomicOf(state).load();
+    if (now != PartState::kOpen) return NotOpen(now);
+  }
+  return Status::Ok();
 }
 
 }  // namespace
@@ -117,14 +145,20 @@ Status LeaseState::PrepareWrite() {
   uint32_t next_slot = 0;
   for (size_t key = 0; key < reserved.size(); ++key) {
     if (reserved[key].status != static_cast<uint8_t>(StatusCode::kOk)) continue;
+    if (slot_refs.size() - next_slot < member_count()) return kOtherSlots;
     first_slots[key] = next_slot;
     for (uint64_t rest = member_mask; rest != 0; rest &= rest - 1) {
       const auto member = static_cast<uint32_t>(std::countr_zero(rest));
       TERRACE_RETURN_IF_ERROR(CheckSlot(*this, slot_refs[next_slot++].address, member));
     }
   }
+  if (next_slot != slot_refs.size()) return kOtherSlots;
+  for (uint64_t rest = member_mask; rest != 0; rest &= rest - 1) {
+    const auto index = static_cast<uint32_t>(std::countr_zero(rest));
+    parts_per_slot = std::max(parts_per_slot, member(index).part_count());
+  }
   committed_parts.assign(size_t{next_slot}, 0);
-  sent_parts.assign(size_t{next_slot}, 0);
+  part_states.assign(size_t{next_slot} * parts_per_slot, PartState::kOpen);
   is_copied_into.assign(size_t{next_slot}, 0);
   slots.clear();
   for (const SlotRef& ref : slot_refs) slots.push_back(ref.address);
@@ -181,11 +215,14 @@ bool LeaseState::is_part_readable(uint32_t block_index, uint32_t member_index,
   return (word.load(std::memory_order_acquire) >> (part_index % 64) & 1) != 0;
 }
 
-Status LeaseState::Remember(const client::WrittenPart& part, bool from_copy) {
-  client::LockGuard guard(write_lock);
-  if (!from_copy && is_copied_into[SlotIndex(part.key_index, part.member)] != 0) {
-    return Status(StatusCode::kBusy, "pages are being copied into this block: wait for the copy");
-  }
+std::span<PartState> LeaseState::PartStatesOf(const client::WrittenPart& part) {
+  const std::span<PartState> states =
+      PartStatesOf(SlotIndex(part.key_index, part.member), part.member);
+  if (part.kind == client::WrittenPart::Kind::kAbsent) return states;
+  return states.subspan(part.part_index, 1);
+}
+
+Status LeaseState::Push(const client::WrittenPart& part) {
   try {
     if (written.size() >= kWrittenPartsPerSlotMax * slot_refs.size()) SortWritten();
     written.push_back(part);
@@ -195,19 +232,67 @@ Status LeaseState::Remember(const client::WrittenPart& part, bool from_copy) {
   return Status::Ok();
 }
 
+Status LeaseState::Remember(const client::WrittenPart& part, bool from_copy) {
+  client::LockGuard guard(write_lock);
+  TERRACE_RETURN_IF_ERROR(AreOpen(PartStatesOf(part)));
+  const uint32_t slot = SlotIndex(part.key_index, part.member);
+  if (!from_copy && AtomicOf(is_copied_into[slot]).load() != 0) return kCopiedInto;
+  return Push(part);
+}
+
+Status LeaseState::BeginPart(const client::WrittenPart& part) {
+  const uint32_t slot = SlotIndex(part.key_index, part.member);
+  const auto state = AtomicOf(PartStatesOf(slot, part.member)[part.part_index]);
+  PartState found = PartState::kOpen;
+  if (!state.compare_exchange_strong(found, PartState::kWriting)) return NotOpen(found);
+  if (AtomicOf(is_copied_into[slot]).load() == 0) return Status::Ok();
+  state.store(PartState::kOpen);
+  return kCopiedInto;
+}
+
+Status LeaseState::EndPart(const client::WrittenPart& part) {
+  client::LockGuard guard(write_lock);
+  TERRACE_RETURN_IF_ERROR(Push(part));
+  AtomicOf(PartStatesOf(part).front()).store(PartState::kOpen, std::memory_order_release);
+  return Status::Ok();
+}
+
+void LeaseState::ForgetPart(const client::WrittenPart& part) {
+  client::LockGuard guard(write_lock);
+  std::erase_if(written, [&](const auto& other) { return PartOrder(other) == PartOrder(part); });
+  AtomicOf(PartStatesOf(part).front()).store(PartState::kOpen);
+}
+
+bool LeaseState::SendPart(const client::WrittenPart& part) {
+  const std::span<PartState> states = PartStatesOf(part);
+  for (size_t i = 0; i < states.size(); ++i) {
+    PartState found = PartState::kOpen;
+    if (AtomicOf(states[i]).compare_exchange_strong(found, PartState::kSent)) continue;
+    for (PartState& sent : states.first(i)) AtomicOf(sent).store(PartState::kOpen);
+    return false;
+  }
+  return true;
+}
+
+void LeaseState::ReturnPart(const client::WrittenPart& part) {
+  for (PartState& state : PartStatesOf(part)) AtomicOf(state).store(PartState::kOpen);
+}
+
 Status LeaseState::Rewrite(std::span<const uint32_t> key_indexes, uint32_t member) {
   client::LockGuard guard(write_lock);
-  for (const uint32_t key : key_indexes) {
-    const uint32_t slot = SlotIndex(key, member);
-    if (committed_parts[slot] > 0 || sent_parts[slot] > 0) {
-      return Status(StatusCode::kExists, "a block is committed already: its bytes stay");
+  for (size_t i = 0; i < key_indexes.size(); ++i) {
+    const uint32_t slot = SlotIndex(key_indexes[i], member);
+    Status status;
+    if (AtomicOf(is_copied_into[slot]).exchange(1) != 0) {
+      status = kCopiedInto;
+    } else {
+      status = AreOpen(PartStatesOf(slot, member));
+      if (!status.ok()) AtomicOf(is_copied_into[slot]).store(0);
     }
-    if (is_copied_into[slot] != 0) {
-      return Status(StatusCode::kBusy,
-                    "pages are being copied into a block already: wait for that copy");
-    }
+    if (status.ok()) continue;
+    EndRewriteLocked(key_indexes.first(i), member);
+    return status;
   }
-  for (const uint32_t key : key_indexes) is_copied_into[SlotIndex(key, member)] = 1;
   std::erase_if(written, [&](const client::WrittenPart& part) {
     return part.member == member && std::ranges::binary_search(key_indexes, part.key_index);
   });
@@ -216,7 +301,11 @@ Status LeaseState::Rewrite(std::span<const uint32_t> key_indexes, uint32_t membe
 
 void LeaseState::EndRewrite(std::span<const uint32_t> key_indexes, uint32_t member) {
   client::LockGuard guard(write_lock);
-  for (const uint32_t key : key_indexes) is_copied_into[SlotIndex(key, member)] = 0;
+  EndRewriteLocked(key_indexes, member);
+}
+
+void LeaseState::EndRewriteLocked(std::span<const uint32_t> key_indexes, uint32_t member) {
+  for (const uint32_t key : key_indexes) AtomicOf(is_copied_into[SlotIndex(key, member)]).store(0);
 }
 
 void LeaseState::SortWritten() {
@@ -272,7 +361,8 @@ void LeaseState::Clear() {
   readable_parts.clear();
   written.clear();
   committed_parts.clear();
-  sent_parts.clear();
+  part_states.clear();
+  parts_per_slot = 0;
   is_copied_into.clear();
 }
 

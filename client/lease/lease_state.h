@@ -31,6 +31,13 @@ inline constexpr Status kLeaseGone(StatusCode::kGone, "the lease is not valid an
 
 class Leases;
 
+// Whether a part may be written, and by whom.
+enum class PartState : uint8_t {
+  kOpen,
+  kWriting,  // by one thread: it is not to be committed, nor written by another
+  kSent,     // in a Commit that may have been sent: its bytes stay
+};
+
 // A part that was written and not yet committed.
 struct WrittenPart {
   uint32_t key_index = 0;
@@ -85,13 +92,18 @@ struct LeaseState {
   std::atomic<uint32_t> parts_refused{0};  // by a lossy codec; the daemon is told with the next
                                            // Commit or Abort
   std::vector<uint64_t> readable_parts;    // two words a slot, by std::atomic_ref
+  // By index into slot_refs, parts_per_slot each, by std::atomic_ref. A thread that finds a part
+  // open makes it its own without a lock; all else that befalls it is done under write_lock.
+  std::vector<client::PartState> part_states;
+  uint32_t parts_per_slot = 0;
+  // By a paged copy under way, by index into slot_refs, by std::atomic_ref. It is said before
+  // part_states are looked at, and looked at after a part was made one's own: one sees the other.
+  std::vector<uint8_t> is_copied_into;
 
   // ---- Guarded by write_lock ----
   client::TimedLock write_lock;
   std::vector<client::WrittenPart> written;
   std::vector<uint16_t> committed_parts;  // parts committed, by index into slot_refs
-  std::vector<uint16_t> sent_parts;       // in a Commit that may have been sent, as well
-  std::vector<uint8_t> is_copied_into;    // by a paged copy under way, as well
 
   uint32_t member_count() const;
   // Position of `member` in the mask; −1 if it is not there.
@@ -120,12 +132,25 @@ struct LeaseState {
   void BlocksLeft(uint32_t first_block);
   bool is_part_readable(uint32_t block_index, uint32_t member, uint32_t part_index) const;
 
-  // Remembers a written part. kNoSpace if memory is short; kBusy while a paged copy into its slot
-  // is under way that is not `from_copy`'s.
+  // Remembers a part that was written by others, or is absent. kNoSpace if memory is short; kExists
+  // if it is committed already, or on its way; kBusy while a thread writes it, or a paged copy into
+  // its slot is under way that is not `from_copy`'s.
   Status Remember(const client::WrittenPart& part, bool from_copy = false);
+  // The calling thread alone writes the part, until EndPart or ForgetPart. Errors as Remember's.
+  Status BeginPart(const client::WrittenPart& part);
+  // It is written, and remembered; kNoSpace: it is not, and still the thread's.
+  Status EndPart(const client::WrittenPart& part);
+  // It is written in part at most: what was remembered of it before is not to be committed.
+  void ForgetPart(const client::WrittenPart& part);
+  // Whether the part goes into a Commit: from here on its bytes stay. What is being written does
+  // not, nor what went into one before. REQUIRES: write_lock.
+  bool SendPart(const client::WrittenPart& part);
+  // The daemon has not taken it. REQUIRES: write_lock, SendPart.
+  void ReturnPart(const client::WrittenPart& part);
   // A paged copy into these keys' slots begins: what was written of them before is not to be
-  // committed. kExists if some of it is already, or is on its way; kBusy while another such copy is
-  // under way. REQUIRES: ascending, reserved; the member is in the mask.
+  // committed. kExists if some of it is already, or is on its way; kBusy while a thread writes into
+  // one, or another such copy is under way. REQUIRES: ascending, reserved; the member is in the
+  // mask.
   Status Rewrite(std::span<const uint32_t> key_indexes, uint32_t member);
   // The copy that Rewrite began writes there no more.
   void EndRewrite(std::span<const uint32_t> key_indexes, uint32_t member);
@@ -141,6 +166,15 @@ struct LeaseState {
   bool TakeEnd();
   // Back to what a new one is, keeping the vectors' memory.
   void Clear();
+
+  // Of a slot, or of what `part` names: an absent member's are all.
+  std::span<client::PartState> PartStatesOf(uint32_t slot_index, uint32_t member_index) {
+    return {&part_states[size_t{slot_index} * parts_per_slot], member(member_index).part_count()};
+  }
+  std::span<client::PartState> PartStatesOf(const client::WrittenPart& part);
+  // REQUIRES, for both: write_lock.
+  Status Push(const client::WrittenPart& part);
+  void EndRewriteLocked(std::span<const uint32_t> key_indexes, uint32_t member);
 
   // Where the shared_ptr that owns this keeps its counts, so that handing out a lease allocates
   // nothing.

@@ -12,6 +12,25 @@ void Leases::Admit(LeaseState& lease) {
   lease.is_valid = true;
 }
 
+bool Leases::CloseForRelease(LeaseState& lease) {
+  if (lease.copy_count.load() != 0) return false;
+  // As a revocation: a copy that does not see this is seen.
+  lease.is_valid = false;
+  return lease.copy_count.load() == 0;
+}
+
+void Leases::StayOpen(LeaseState& lease) {
+  registry_.ForToken(lease.token, [&](LeaseState& found) {
+    if (&found != &lease || lease.is_revoked.load()) return;
+    // Under the registry's lock: whoever takes the number away invalidates all leases next.
+    if (lease.connection != connection_.number()) return;
+    lease.is_valid = true;
+    // Its user says so first: who ends it meanwhile is seen here, or sees it valid no more.
+    if (lease.is_end_wanted.load()) lease.is_valid = false;
+  });
+  SendEndIfDue(lease);
+}
+
 void Leases::EndedByCommit(LeaseState& lease) {
   lease.is_valid = false;
   if (!lease.is_end_sent.exchange(true)) registry_.Remove(lease);

@@ -37,6 +37,11 @@ class Leases {
 
   // The daemon has given it, and it was made ready: it is valid from here on.
   void Admit(LeaseState& lease);
+  // A Commit that releases it is about to be sent: from here on nobody writes into its slots, which
+  // may be another's at any time. False while a copy of it is under way.
+  bool CloseForRelease(LeaseState& lease);
+  // That Commit was not sent, or not taken: the lease goes on if nothing else has ended it.
+  void StayOpen(LeaseState& lease);
   // A Commit released it in the same step: the daemon is owed nothing.
   void EndedByCommit(LeaseState& lease);
   // Tells the daemon that the lease is over, if it is and the daemon does not know. Never waits.

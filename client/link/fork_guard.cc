@@ -6,6 +6,7 @@
 
 #include <atomic>
 
+#include "client/link/cancel_deferred.h"
 #include "client/link/timed_lock.h"
 
 namespace terrace::client {
@@ -57,6 +58,7 @@ GuardedFd::GuardedFd(int fd) {
     generation_ = ForkGeneration();
     return;
   }
+  const CancelDeferred deferred;
   close(fd);
 }
 
@@ -65,6 +67,7 @@ void GuardedFd::Close() {
   if (generation_ == ForkGeneration()) {
     // Forgotten before it is closed: its number may be somebody else's a moment later.
     g_fds[slot_].store(0);
+    const CancelDeferred deferred;
     close(fd_);
   }
   fd_ = -1;

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <new>
 
+#include "client/link/cancel_deferred.h"
 #include "terrace/protocol_device.h"
 
 namespace terrace::client {
@@ -58,6 +59,7 @@ ssize_t SendNow(int fd, iovec* iov, int iov_count) {
   msghdr message{};
   message.msg_iov = iov;
   message.msg_iovlen = static_cast<size_t>(iov_count);
+  const CancelDeferred deferred;
   while (true) {
     const ssize_t sent = sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent >= 0) return sent;

@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "client/link/cancel_deferred.h"
+
 namespace terrace::client {
 namespace {
 
@@ -104,12 +106,14 @@ void Link::Shutdown() {
 }
 
 bool Link::WaitReadable(uint64_t deadline_us) const {
+  const CancelDeferred deferred;
   pollfd entry{socket_.get(), POLLIN, 0};
   const timespec timeout = ToTimespec(UsUntil(deadline_us));
   return ppoll(&entry, 1, &timeout, nullptr) > 0;
 }
 
 ssize_t Link::Receive(std::span<std::byte> space) const {
+  const CancelDeferred deferred;
   return recv(socket_.get(), space.data(), space.size(), MSG_DONTWAIT);
 }
 
@@ -161,6 +165,9 @@ void Link::FlushInBackground() {
   if (flushed.code() != StatusCode::kBusy) SetInterest(0, kOutput);
 }
 
-void Link::WakeBackground() { eventfd_write(wake_fd_.get(), 1); }
+void Link::WakeBackground() {
+  const CancelDeferred deferred;
+  eventfd_write(wake_fd_.get(), 1);
+}
 
 }  // namespace terrace::client

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "client/link/cancel_deferred.h"
 #include "client/link/timed_lock.h"
 #include "cuda/copy/paged_copier.h"
 #include "terrace/chunk.h"
@@ -23,6 +24,7 @@ Status AwaitFetched(const Event& copied) {
     const Status status = copied.Query();
     if (status.code() != StatusCode::kBusy || MonotonicUs() >= until_us) return status;
     const timespec pause{.tv_sec = 0, .tv_nsec = kPollNs};
+    const CancelDeferred deferred;
     nanosleep(&pause, nullptr);
   }
 }

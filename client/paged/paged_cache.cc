@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "client/link/cancel_deferred.h"
 #include "cuda/copy/transfer_plan.h"
 #include "cuda/host/device_name.h"
 
@@ -301,6 +302,7 @@ Status PagedCopy::Wait(uint64_t deadline_us) {
     const Status status = Poll();
     if (status.code() != StatusCode::kBusy || MonotonicUs() >= until_us) return status;
     const timespec step{.tv_sec = 0, .tv_nsec = static_cast<long>(step_us * 1000)};
+    const CancelDeferred deferred;
     nanosleep(&step, nullptr);
     step_us = std::min(2 * step_us, kWaitStepUsMax);
   }

@@ -300,9 +300,14 @@ bool Handshake::WaitFor(short events, uint64_t deadline_us, Refusal* refusal) co
     if (now_us >= deadline_us) break;
     pollfd entries[2] = {{socket_.get(), events, 0}, {wake_fd_, POLLIN, 0}};
     const int count = poll(entries, 2, static_cast<int>((deadline_us - now_us + 999) / 1'000));
-    if (count > 0 && entries[0].revents != 0) return true;
-    eventfd_t ignored;
-    if (count > 0) eventfd_read(wake_fd_, &ignored);
+    if (count <= 0) continue;
+    // First: a daemon that sends a byte at a time keeps nobody else waiting.
+    if (entries[1].revents != 0) {
+      eventfd_t ignored;
+      eventfd_read(wake_fd_, &ignored);
+      on_wake_();
+    }
+    if (entries[0].revents != 0) return true;
   }
   return Refuse(Status(StatusCode::kBusy, "the daemon does not answer"),
                 "terraced at " + options_.socket_path + " did not answer the handshake within " +

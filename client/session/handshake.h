@@ -2,14 +2,18 @@
 // every group the user has opened before. Runs on the background thread; nobody else knows the
 // socket yet.
 //
-// LIMITS: kAnswerUsMax for each answer; a wake-up ends any wait, so that Stop is prompt.
+// LIMITS: kAnswerUsMax for each answer; a wake-up interrupts any wait: Stop is prompt, and what the
+// thread has to do besides is done meanwhile.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "client/arena/attachment.h"
 #include "client/link/fork_guard.h"
@@ -30,9 +34,11 @@ struct Refusal {
 
 class Handshake {
  public:
-  // `stopping` ends it early; who sets it writes to `wake_fd`.
-  Handshake(const ClientOptions& options, int wake_fd, const std::atomic<bool>& stopping)
-      : options_(options), wake_fd_(wake_fd), stopping_(stopping) {}
+  // `stopping` ends it early; who sets it writes to `wake_fd`. `on_wake` is called whenever that
+  // was written to.
+  Handshake(const ClientOptions& options, int wake_fd, const std::atomic<bool>& stopping,
+            std::function<void()> on_wake)
+      : options_(options), wake_fd_(wake_fd), stopping_(stopping), on_wake_(std::move(on_wake)) {}
 
   // Connects and says Hello. May throw std::bad_alloc.
   bool Run(Refusal* refusal);
@@ -69,6 +75,7 @@ class Handshake {
   const ClientOptions& options_;
   int wake_fd_;
   const std::atomic<bool>& stopping_;
+  const std::function<void()> on_wake_;
   GuardedFd socket_;
   FrameReader reader_{protocol::kFrameBytesMax};
   std::vector<GuardedFd> fds_;

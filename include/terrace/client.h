@@ -17,6 +17,7 @@
 // THREADING: every method may be called from any thread. One background thread per Client reads
 // replies, runs callbacks, and reconnects; a thread inside a blocking call reads replies itself.
 // PinArena adds one that registers memory.
+// CANCELLATION: a thread that pthread_cancel meets within a call is cancelled after it, not in it.
 // FORK: a child of fork() gets kGone from every call and must create its own Client; the arena is
 // not mapped in it.
 #pragma once
@@ -173,20 +174,25 @@ class WriteLease {
 
   // Where to write. Empty unless is_reserved(key_index), the member is in member_mask, and the
   // lease is valid. Once asked for, a revoked lease keeps its slots until Abort or destruction:
-  // only the caller knows when its writers have stopped.
+  // only the caller knows when its writers have stopped. A part that a Commit was given is not to
+  // be written any more, nor any part after a Commit with protocol::kCommitRelease: readers have
+  // these bytes, and nothing refuses a write through a pointer.
   std::span<std::byte> slot(uint32_t key_index, uint32_t member) const;
   std::span<const uint64_t> part_bytes(uint32_t member) const;  // as ReadLease's
 
   // Copies one part into its slot and remembers its checksum for Commit, reading `from` once. Of a
-  // joined lease the daemon computes it. kInvalid if from.size() is not part_bytes(); kGone, and
-  // nothing more is written, once the lease is not valid. Where the Space names a lossy codec it
-  // encodes: kUnsupported, counted by the daemon, if `from` has a NaN or an infinity; such a block
-  // cannot be stored.
+  // joined lease the daemon computes it. Until a Commit was given the part it may be written again.
+  // From then on, also where that Commit ended with kBusy, its bytes stay: kExists, and nothing is
+  // written. kBusy, and nothing is written, while another thread writes the part or pages are being
+  // copied into the block. kInvalid if from.size() is not part_bytes(); kGone, and nothing more is
+  // written, once the lease is not valid. Where the Space names a lossy codec it encodes:
+  // kUnsupported, counted by the daemon, if `from` has a NaN or an infinity; such a block cannot be
+  // stored. After any error the part is not committed.
   Status WritePart(uint32_t key_index, uint32_t member, uint32_t part_index,
                    std::span<const std::byte> from);
   // For bytes that another agent wrote into slot(): computes and remembers the part's checksum.
   // kInvalid, here and below, if the key is not reserved for the member or has no such part; kBusy
-  // while pages are being copied into the block.
+  // and kExists as WritePart's.
   Status ChecksumWrittenPart(uint32_t key_index, uint32_t member, uint32_t part_index);
   // The same without reading them (a copy from a device): the daemon computes the checksum.
   Status MarkWrittenPart(uint32_t key_index, uint32_t member, uint32_t part_index);
@@ -195,7 +201,8 @@ class WriteLease {
 
   // For a second process of the same domain that Joins this lease; zero if nothing is reserved.
   LeaseToken token() const;
-  // False once the daemon revoked it or went away: what is written from then on is lost.
+  // False once the daemon revoked it or went away, or a Commit that releases it was sent: what is
+  // written from then on is lost.
   bool is_valid() const;
   // Gives up everything not yet committed. Idempotent. Never waits.
   void Abort();
@@ -298,8 +305,10 @@ class Client {
   Result<WriteLease> JoinWrite(GroupRef group, const LeaseToken& token, uint64_t member_mask);
   // Commits every part written since the last Commit. Returns the number of blocks that became
   // visible; an error if the daemon refused a part and none did. Refused parts are not tried again.
-  // After kBusy at the deadline the commit may still happen. Parts written without a checksum are
-  // hashed by the daemon. With protocol::kCommitRelease in options.flags the lease ends with it.
+  // After kBusy at the deadline the commit may still happen: its parts are not written again. Parts
+  // written without a checksum are hashed by the daemon. With protocol::kCommitRelease in
+  // options.flags the lease ends with it, also where that kBusy is the answer; kBusy, and it goes
+  // on, while a copy into it is under way.
   Result<uint32_t> Commit(WriteLease& lease, const RequestOptions& options = {});
 
   // ---- asynchronous: kOk means that exactly one completion follows, by the deadline ----

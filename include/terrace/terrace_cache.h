@@ -88,8 +88,8 @@ TERRACE_API terrace_status terrace_client_create(const terrace_client_options* o
                                                  terrace_client** client, char* why,
                                                  size_t why_bytes);
 /* Everything pending ends first, with TERRACE_GONE; callbacks have returned when it returns. Leases
- * that are still held stay mapped until they are released. From a callback, too. No other thread
- * may be in a call of this client. NULL is allowed. */
+ * that are still held stay mapped until they are released. From a callback, too: its thread ends
+ * soon after. No other thread may be in a call of this client. NULL is allowed. */
 TERRACE_API void terrace_client_destroy(terrace_client* client);
 /* TERRACE_OK once there is a connection; TERRACE_BUSY at the deadline, though it is still tried;
  * TERRACE_INVALID, _UNSUPPORTED or _IO when the daemon or the system refused for good:
@@ -423,27 +423,34 @@ TERRACE_API terrace_id terrace_write_lease_token(const terrace_write_lease* leas
 TERRACE_API int terrace_write_lease_is_valid(const terrace_write_lease* lease);
 /* Where to write, for agents that cannot go through write_part; NULL (and 0 bytes) unless the key
  * was reserved and the lease is valid. Each part that was written is then said by checksum_part or
- * mark_part. A lease whose slot was asked for keeps it until it is aborted, also when revoked. */
+ * mark_part. A lease whose slot was asked for keeps it until it is aborted, also when revoked. A
+ * part that a commit was given is not to be written any more, nor any after a commit with
+ * TERRACE_COMMIT_RELEASE: readers have these bytes, and nothing refuses a write through a pointer.
+ */
 TERRACE_API void* terrace_write_lease_slot(const terrace_write_lease* lease, uint32_t key_index,
                                            uint32_t member, uint64_t* slot_bytes);
 /* Copies one part into its slot and remembers its checksum, reading `from` once. from_bytes: the
  * part's, any other number is TERRACE_INVALID, and so is a key that is not to be written. Where the
  * Space names a codec it encodes: TERRACE_UNSUPPORTED if `from` has a NaN or an infinity.
  * TERRACE_GONE once the lease is not valid: nothing more is written. Threads may write different
- * parts at once. */
+ * parts at once. A part may be written again until a commit was given it; from then on, also where
+ * that commit ended with TERRACE_BUSY, it is TERRACE_EXISTS and its bytes stay. TERRACE_BUSY, and
+ * nothing is written: another thread writes the part, or pages are being copied into the block.
+ * After any error the part is not committed. */
 TERRACE_API terrace_status terrace_write_lease_write_part(terrace_write_lease* lease,
                                                           uint32_t key_index, uint32_t member,
                                                           uint32_t part_index, const void* from,
                                                           size_t from_bytes);
 /* Writes whole blocks of one member: part p of key first_key + k from from[k * part_count + p].
- * Keys that were not reserved are passed over. */
+ * Keys that were not reserved are passed over; the first part that write_part refuses ends it. */
 TERRACE_API terrace_status terrace_write_lease_write_blocks(terrace_write_lease* lease,
                                                             uint32_t member, uint32_t first_key,
                                                             uint32_t key_count,
                                                             const void* const* from);
 /* For bytes that another agent wrote into the slot: checksum_part reads them; mark_part lets the
  * daemon read them; mark_absent: this windowed member has none for this block. TERRACE_INVALID for
- * a key that is not to be written, a part that is not there, and a member without a window. */
+ * a key that is not to be written, a part that is not there, and a member without a window;
+ * TERRACE_EXISTS and TERRACE_BUSY as write_part's. */
 TERRACE_API terrace_status terrace_write_lease_checksum_part(terrace_write_lease* lease,
                                                              uint32_t key_index, uint32_t member,
                                                              uint32_t part_index);
@@ -454,8 +461,9 @@ TERRACE_API terrace_status terrace_write_lease_mark_absent(terrace_write_lease* 
                                                            uint32_t key_index, uint32_t member);
 /* Commits every part written since the last commit; *sealed_count: blocks that became visible,
  * which are those whose last part this was. request->flags: TERRACE_COMMIT_RELEASE; TERRACE_BUSY if
- * a copy of this lease is under way then. After TERRACE_BUSY at the deadline the commit may still
- * happen. Any other answer: the daemon refused a part, and no block became visible. */
+ * a copy of this lease is under way then, which goes on. After TERRACE_BUSY at the deadline the
+ * commit may still happen: its parts cannot be written again, and a lease that it releases is not
+ * valid any more. Any other answer: the daemon refused a part, and no block became visible. */
 TERRACE_API terrace_status terrace_commit(terrace_client* client, terrace_write_lease* lease,
                                           const terrace_request* request, uint32_t* sealed_count);
 /* Gives up what was not committed, and zeroes *lease. Never waits. NULL, and a lease of nothing,

@@ -140,7 +140,7 @@ void Meet(const std::string& path, uint8_t kind) {
   std::string why;
   const auto group = client::Group::Create(OneMember(), 1, &why).value();
   {
-    client::Handshake handshake(options, wake_fd, stopping);
+    client::Handshake handshake(options, wake_fd, stopping, [] {});
     client::Refusal refusal;
     bool goes_on = handshake.Run(&refusal);
     Require(goes_on == (handshake.attachment() != nullptr), "a session without memory");

@@ -314,7 +314,7 @@ class WriteLease(_Lease):
     def write(self, data: Any, *, first_key: int = 0, key_count: Optional[int] = None,
               member: int = 0) -> None:
         """Writes blocks: one buffer a part or one a block in a list, or one buffer for all. Keys
-        that are not ours are passed over."""
+        that are not ours are passed over. Exists as write_part's."""
         self._must_live("writing blocks")
         first_key = number("first_key", first_key)
         count = number("key_count", len(self) - first_key if key_count is None else key_count)
@@ -327,7 +327,8 @@ class WriteLease(_Lease):
                                                  count, pointers), doing, _NOT_ENCODED)
 
     def write_part(self, key: int, part: int, data: Any, member: int = 0) -> None:
-        """Writes one part; whoever follows the block may read it after the next commit."""
+        """Writes one part; whoever follows the block may read it after the next commit. Exists: a
+        commit was given it, also one that ended with Busy, and its bytes stay."""
         self._member(member)
         doing = f"writing part {part} of key {key}"
         address, byte_count = _place_of(data, False, doing)
@@ -338,7 +339,8 @@ class WriteLease(_Lease):
                                                address, byte_count), doing, _NOT_ENCODED)
 
     def slot(self, key: int, member: int = 0) -> Optional[memoryview]:
-        """Where to write a block in place; then checksum(). None unless it is ours."""
+        """Where to write a block in place; then checksum(). None unless it is ours. A part that a
+        commit was given is not to be written any more: readers have these bytes."""
         slot_bytes = ctypes.c_uint64()
         self._member(member)
         address = lib.terrace_write_lease_slot(self.native, number("key", key),
@@ -346,7 +348,7 @@ class WriteLease(_Lease):
         return self._export(address, slot_bytes.value)
 
     def checksum(self, key: int, part: int, member: int = 0) -> None:
-        """Of a part that was written in place."""
+        """Of a part that was written in place. Exists as write_part's."""
         self._must_live("checksum")
         self._check(
             lib.terrace_write_lease_checksum_part(self.native, number("key", key),

@@ -150,6 +150,29 @@ TEST_F(ClientBypass, AsynchronousRequestsEndAtOnceEitherWay) {
   EXPECT_EQ(AskedCount(), 0u);
 }
 
+// It takes connections and says nothing, for as long as a handshake waits: seconds.
+TEST_F(ClientBypass, CallbacksDoNotWaitForADaemonThatIsStarting) {
+  daemon_.TellMode(ServingMode::kBypassed);
+  daemon_.set_handler(
+      [](ScriptedDaemon&, const PeerMessage& message) { return message.verb == Verb::kHello; });
+  daemon_.Disconnect();
+  ASSERT_TRUE(daemon_.WaitFor(Verb::kHello, 2));
+  for (uint64_t call = 1; call <= 3; ++call) {
+    const auto called = std::make_shared<std::promise<uint64_t>>();
+    std::future<uint64_t> completion = called->get_future();
+    ASSERT_TRUE(client_
+                    ->AcquireAsync(group_, TestKeys(4), {}, call,
+                                   [called](ClientCompletion&& ended) {
+                                     called->set_value(ended.status.ok() ? ended.user_data : 0);
+                                   })
+                    .ok());
+    // A thread that waits in the handshake is back after five seconds.
+    ASSERT_EQ(completion.wait_for(std::chrono::seconds(2)), std::future_status::ready) << call;
+    EXPECT_EQ(completion.get(), call);
+  }
+  EXPECT_EQ(daemon_.Received(Verb::kHello).size(), 2u) << "it was one handshake all along";
+}
+
 TEST_F(ClientBypass, WhatErasesOrPinsReachesTheDaemon) {
   daemon_.TellMode(ServingMode::kBypassed);
   EXPECT_TRUE(client_->Evict(group_, TestKeys(1)).ok());

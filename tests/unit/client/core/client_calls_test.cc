@@ -1,7 +1,9 @@
 // The blocking verbs against a scripted daemon.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 
+#include <atomic>
 #include <cstring>
 
 #include "terrace/chunk.h"
@@ -15,6 +17,41 @@ using protocol::Verb;
 using testing::MatchesRegex;
 
 using ClientCalls = ClientFixture;
+
+// What a thread does that is cancelled while it waits in a call.
+struct CancelledThread {
+  Client* client = nullptr;
+  GroupRef group;
+  std::atomic<bool> has_returned{false};
+
+  static void* Run(void* self) {
+    auto& thread = *static_cast<CancelledThread*>(self);
+    const Result<ReadLease> lease = thread.client->Acquire(thread.group, TestKeys(2));
+    thread.has_returned = lease.ok();
+    pthread_testcancel();
+    return nullptr;
+  }
+};
+
+TEST_F(ClientCalls, ACancelledThreadReturnsFromItsCallFirst) {
+  daemon_.set_handler(
+      [](ScriptedDaemon&, const PeerMessage& message) { return message.verb == Verb::kAcquire; });
+  CancelledThread thread{.client = client_.get(), .group = group_};
+  pthread_t handle;
+  ASSERT_EQ(pthread_create(&handle, nullptr, CancelledThread::Run, &thread), 0);
+  ASSERT_TRUE(daemon_.WaitFor(Verb::kAcquire, 1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // it reads, and sleeps
+  pthread_cancel(handle);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  daemon_.set_handler(nullptr);
+  daemon_.AnswerAsUsual(daemon_.Received(Verb::kAcquire)[0]);
+  void* result = nullptr;
+  ASSERT_EQ(pthread_join(handle, &result), 0);
+  EXPECT_EQ(result, PTHREAD_CANCELED);
+  EXPECT_TRUE(thread.has_returned);
+  EXPECT_TRUE(daemon_.WaitFor(Verb::kRelease, 1)) << "its lease went with it";
+  EXPECT_EQ(Acquire(2).block_count(), 2u) << "what it held is free";
+}
 
 TEST_F(ClientCalls, EveryVerbIsAnswered) {
   const std::vector<BlockKey> keys = TestKeys(128);

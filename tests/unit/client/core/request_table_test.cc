@@ -18,6 +18,16 @@ Request* TakePending(RequestTable& table, uint64_t deadline_us = 0) {
   return request;
 }
 
+// From the first slot on.
+Request* ClaimBroken(RequestTable& table) {
+  RequestTable::Cursor cursor;
+  return table.ClaimBroken(&cursor);
+}
+Request* ClaimExpired(RequestTable& table, uint64_t now_us, uint64_t* next_us) {
+  RequestTable::Cursor cursor;
+  return table.ClaimExpired(now_us, &cursor, next_us);
+}
+
 TEST(Requests, AnAnswerIsTakenOnce) {
   RequestTable table(2);
   Request* request = TakePending(table);
@@ -56,7 +66,7 @@ TEST(Requests, OnlyTheSameRequestIsWithdrawn) {
   RequestTable table(1);
   Request* request = TakePending(table, 100);
   const uint64_t id = request->id;
-  ASSERT_EQ(table.ClaimBroken(), request);
+  ASSERT_EQ(ClaimBroken(table), request);
   EXPECT_FALSE(table.Withdraw(*request, id));
   table.Free(*request);
   // The slot is another request's by now.
@@ -71,16 +81,16 @@ TEST(Requests, ExpiryAndAnswerMeetInEitherOrder) {
   RequestTable table(1);
   uint64_t next_us = UINT64_MAX;
   Request* request = TakePending(table, 100);
-  EXPECT_EQ(table.ClaimExpired(99, &next_us), nullptr);
+  EXPECT_EQ(ClaimExpired(table, 99, &next_us), nullptr);
   EXPECT_EQ(next_us, 100u);
-  ASSERT_EQ(table.ClaimExpired(100, &next_us), request);
+  ASSERT_EQ(ClaimExpired(table, 100, &next_us), request);
   // Its answer comes while it is reported.
   EXPECT_EQ(table.ClaimAnswered(request->id).claim, Claim::kLate);
   table.FinishExpiry(*request);
   request = TakePending(table, 100);
   ASSERT_NE(request, nullptr);
   // Or afterwards.
-  ASSERT_EQ(table.ClaimExpired(100, &next_us), request);
+  ASSERT_EQ(ClaimExpired(table, 100, &next_us), request);
   table.FinishExpiry(*request);
   EXPECT_EQ(table.Take(), nullptr);
   EXPECT_EQ(table.ClaimAnswered(request->id).claim, Claim::kAbandoned);
@@ -88,7 +98,31 @@ TEST(Requests, ExpiryAndAnswerMeetInEitherOrder) {
   // Or first.
   request = TakePending(table, 100);
   EXPECT_EQ(table.ClaimAnswered(request->id).claim, Claim::kClaimed);
-  EXPECT_EQ(table.ClaimExpired(100, &next_us), nullptr);
+  EXPECT_EQ(ClaimExpired(table, 100, &next_us), nullptr);
+}
+
+// Of thousands none is looked at twice: a caller's thread does this, whose deadline goes on.
+TEST(Requests, ThatEndTogetherAreGoneOverOnce) {
+  RequestTable table(3);
+  uint64_t next_us = UINT64_MAX;
+  for (int i = 0; i < 3; ++i) ASSERT_NE(TakePending(table, 100), nullptr);
+  RequestTable::Cursor cursor;
+  for (uint32_t index = 0; index < 3; ++index) {
+    Request* const expired = table.ClaimExpired(100, &cursor, &next_us);
+    ASSERT_NE(expired, nullptr);
+    EXPECT_EQ(expired->index, index);
+    EXPECT_EQ(cursor.index, index + 1);
+    EXPECT_EQ(table.ClaimAnswered(expired->id).claim, Claim::kLate);
+    table.FinishExpiry(*expired);
+    ASSERT_EQ(TakePending(table, 200), expired) << "it is there again, behind the cursor";
+  }
+  EXPECT_EQ(table.ClaimExpired(300, &cursor, &next_us), nullptr);
+  cursor = {};
+  for (uint32_t index = 0; index < 3; ++index) {
+    ASSERT_NE(table.ClaimBroken(&cursor), nullptr);
+    EXPECT_EQ(cursor.index, index + 1);
+  }
+  EXPECT_EQ(table.ClaimBroken(&cursor), nullptr);
 }
 
 TEST(Requests, ABrokenConnectionFreesTheAbandonedAndClaimsThePending) {
@@ -98,8 +132,9 @@ TEST(Requests, ABrokenConnectionFreesTheAbandonedAndClaimsThePending) {
   Request* answered = TakePending(table);
   EXPECT_TRUE(table.Abandon(*abandoned));
   EXPECT_EQ(table.ClaimAnswered(answered->id).claim, Claim::kClaimed);
-  EXPECT_EQ(table.ClaimBroken(), pending);
-  EXPECT_EQ(table.ClaimBroken(), nullptr);
+  RequestTable::Cursor cursor;
+  EXPECT_EQ(table.ClaimBroken(&cursor), pending);
+  EXPECT_EQ(table.ClaimBroken(&cursor), nullptr);
   EXPECT_EQ(TakePending(table), abandoned);
   EXPECT_EQ(table.Take(), nullptr);
 }

@@ -1,7 +1,9 @@
 // Joins of leases whose slots come in pages.
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cstring>
+#include <type_traits>
 
 #include "terrace/protocol_join.h"
 #include "unit/client/client_fixture.h"
@@ -57,6 +59,30 @@ class JoinPages : public ClientFixture {
     if (is_last) body.Add(protocol::BlockSpan{.block_count = block_count});
     for (uint32_t block = first_block; block < block_count; ++block) {
       for (uint32_t member = 0; member < kMembers; ++member) body.Add(AddressOf(block, member));
+    }
+    return body.bytes();
+  }
+  // A page's head says another lease, or other members, than the page before.
+  enum class Stranger { kToken, kMembers };
+  template <typename Head>
+  static std::vector<std::byte> StrangePage(Stranger stranger) {
+    Head head{.token = kToken, .member_mask = kAll};
+    if (stranger == Stranger::kToken) head.token.low = 6;
+    // The slots of a block of eight members are those of two blocks of four.
+    if (stranger == Stranger::kMembers) head.member_mask = 0xF;
+    BodyBuilder body;
+    if constexpr (std::is_same_v<Head, protocol::AcquireReply>) {
+      head.block_count = 5;
+      head.token_count = 80;
+      head.span_count = 1;
+      head.slot_count = 2 * static_cast<uint32_t>(std::popcount(head.member_mask));
+      body.Add(head).Add(protocol::BlockSpan{.block_count = 5});
+      for (uint32_t i = 0; i < head.slot_count; ++i) body.Add(AddressOf(3, i));
+    } else {
+      head.key_count = 1;
+      head.slot_count = static_cast<uint32_t>(std::popcount(head.member_mask));
+      body.Add(head).Add(protocol::ReservedKey{.commit_id = 1003});
+      for (uint32_t i = 0; i < head.slot_count; ++i) body.Add(SlotRef{.address = AddressOf(3, i)});
     }
     return body.bytes();
   }
@@ -191,6 +217,30 @@ TEST_F(JoinPages, WithSpansBeforeTheLastEndTheConnection) {
   });
   EXPECT_FALSE(client_->JoinRead(group_, kToken, 0).ok());
   EXPECT_TRUE(Eventually([&] { return daemon_.connection_count() > 1; }));
+}
+
+TEST_F(JoinPages, OfAnotherLeaseOrOtherMembersEndTheConnection) {
+  uint32_t connections = daemon_.connection_count();
+  for (const Stranger stranger : {Stranger::kToken, Stranger::kMembers}) {
+    AnswerJoins([stranger](ScriptedDaemon& daemon, const PeerMessage& message, uint32_t first) {
+      daemon.Answer(
+          message, StatusCode::kOk,
+          first == 0 ? ReadPage(0, 3, false) : StrangePage<protocol::AcquireReply>(stranger));
+    });
+    EXPECT_FALSE(client_->JoinRead(group_, kToken, 0).ok());
+    ASSERT_TRUE(Eventually([&] { return daemon_.connection_count() > connections; }));
+    ASSERT_TRUE(Eventually([&] { return client_->is_connected(); }));
+    connections = daemon_.connection_count();
+    AnswerJoins([stranger](ScriptedDaemon& daemon, const PeerMessage& message, uint32_t first) {
+      daemon.Answer(
+          message, StatusCode::kOk,
+          first == 0 ? WritePage(0, 3, false) : StrangePage<protocol::ReserveReply>(stranger));
+    });
+    EXPECT_FALSE(client_->JoinWrite(group_, kToken, 0).ok());
+    ASSERT_TRUE(Eventually([&] { return daemon_.connection_count() > connections; }));
+    ASSERT_TRUE(Eventually([&] { return client_->is_connected(); }));
+    connections = daemon_.connection_count();
+  }
 }
 
 TEST_F(JoinPages, OfAWriteThatLeadNowhereEndTheConnection) {

@@ -76,6 +76,7 @@ TEST_F(PagedCopies, NothingOfAStoreIsCommittedBeforeItsEndIsSeen) {
   EXPECT_EQ(copy->Poll().code(), StatusCode::kBusy);
   EXPECT_EQ(client_->Commit(lease).value(), 0u);
   EXPECT_EQ(client_->Commit(lease, {.flags = protocol::kCommitRelease}).code(), StatusCode::kBusy);
+  EXPECT_TRUE(lease.is_valid()) << "the copy goes on, and so does its lease";
   sim_.Settle();  // done, and nobody has seen it
   EXPECT_EQ(client_->Commit(lease).value(), 0u);
   EXPECT_EQ(CommittedEntries(), 0u);
@@ -127,6 +128,9 @@ TEST_F(PagedCopies, ABlockThatIsWrittenAnewIsNotCommittedAsItWas) {
   sim_.Settle();
   EXPECT_TRUE(first->Poll().ok());
   const auto second = Store(lease, {3});  // the first block once more
+  const std::byte before = daemon_.arena()[kSegmentBytesMin];
+  EXPECT_EQ(lease.WritePart(0, 0, 0, part_).code(), StatusCode::kBusy);
+  EXPECT_EQ(daemon_.arena()[kSegmentBytesMin], before) << "two copies into one part";
   ASSERT_TRUE(client_->Commit(lease).ok());
   EXPECT_EQ(CommittedEntries(), 1u) << "the block that is being written was committed";
   sim_.Settle();
