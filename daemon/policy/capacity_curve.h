@@ -4,7 +4,8 @@
 // "Efficient MRC Construction with SHARDS", FAST '15.)
 //
 // Sampling single blocks is sound for prefixes: tail first, a block's hit hangs on nothing but what
-// was used since. When the sample is full every other block leaves it, and weighs twice as much.
+// was used since. All blocks are sampled while there is room for them, since few of few would say
+// little. When the sample is full every other block leaves it, and weighs twice as much.
 //
 // THREADING: one thread. LIMITS: kSamplesMax blocks; half a MiB, whatever the tier holds.
 #pragma once
@@ -21,7 +22,6 @@ class CapacityCurve {
  public:
   static constexpr uint32_t kSamplesMax = 8192;
   static constexpr uint64_t kFar = UINT64_MAX;
-  static constexpr uint32_t kWeightMin = 4;  // so that a turn's keys are few uses
 
   // Distances of `span_bytes` and more are all kFar. REQUIRES: > 0.
   CapacityCurve(uint64_t span_bytes, uint64_t seed);
@@ -60,7 +60,7 @@ class CapacityCurve {
   std::vector<uint32_t> slots_;  // open addressing: stamps by hash
   uint64_t total_bytes_ = 0;
   uint32_t count_ = 0;
-  uint32_t weight_ = kWeightMin;  // a power of two
+  uint32_t weight_ = 1;  // a power of two
   uint32_t next_stamp_ = 0;
   uint32_t oldest_ = 0;  // no entry before it
 };

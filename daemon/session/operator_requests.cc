@@ -85,7 +85,7 @@ void OperatorRequests::Restart() {
   group_index_ = kAllGroups;
   group_handle_ = 0;
   next_ = 0;
-  has_reset_ = is_through_ = has_ended_ = false;
+  has_reset_ = has_filtered_ = is_through_ = has_ended_ = false;
   list_ = {};
   hit_rate_rows_.clear();
   explained_ = {};
@@ -173,6 +173,7 @@ RequestOutcome OperatorRequests::StepEvictWhere(const RequestContext& context, S
   *budget_blocks = 0;
   const Result<Progress> evicted = std::get<EvictWhereOperation>(operation_).Step();
   if (!evicted.ok()) return frame_.Fail(context, evicted.status());
+  has_filtered_ = true;
   if (*evicted == Progress::kGoesOn) return RequestOutcome::kMore;
   const bool is_dry_run = (asked.flags & protocol::kEvictWhereDryRun) != 0;
   return is_dry_run ? Finish(context) : FinishErasing(context, store);

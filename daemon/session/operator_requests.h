@@ -26,6 +26,7 @@ class OperatorRequests {
   const NamedPinResult& pinned() const { return pinned_; }
   // Of a Reset: it has erased something; that was all, of an EvictWhere too; of which group.
   bool has_reset() const { return has_reset_; }
+  bool has_filtered() const { return has_filtered_; }  // an EvictWhere that was not refused
   bool is_through() const { return is_through_; }
   uint32_t group_handle() const { return group_handle_; }
 
@@ -46,6 +47,7 @@ class OperatorRequests {
   uint32_t group_handle_ = 0;
   uint32_t next_ = 0;  // next key
   bool has_reset_ = false;
+  bool has_filtered_ = false;
   bool is_through_ = false;
   bool has_ended_ = false;  // of Explain: the chain, before its last key
 

@@ -14,10 +14,9 @@ using protocol::Verb;
 namespace {
 
 // Copies that left the shared tier as a whole are not counted, so that is told whatever the count.
-bool HasEvicted(const protocol::EvictWhereRequest& asked, const protocol::EvictReply& evicted) {
+bool IsOfAllShared(const protocol::EvictWhereRequest& asked) {
   constexpr auto kRedis = static_cast<uint8_t>(protocol::TierKind::kRedis);
-  if ((asked.flags & protocol::kEvictWhereDryRun) != 0) return false;
-  return evicted.block_count > 0 || (asked.tier == kRedis && asked.idle_ms_min == 0);
+  return asked.tier == kRedis && asked.idle_ms_min == 0;
 }
 
 std::string DescribeFilter(const protocol::EvictWhereRequest& asked) {
@@ -161,7 +160,10 @@ bool Request::TakeErasure(const RequestContext& context, ErasureSummary* erased)
 
 bool Request::TakeFiltered(ErasureSummary* erased) {
   protocol::EvictWhereRequest asked;
-  if (!frame_.body.Read(0, &asked) || !HasEvicted(asked, evicted())) return false;
+  if (!frame_.body.Read(0, &asked)) return false;
+  if ((asked.flags & protocol::kEvictWhereDryRun) != 0) return false;
+  const bool has_forgotten = operators_.has_filtered() && IsOfAllShared(asked);
+  if (evicted().block_count == 0 && !has_forgotten) return false;
   is_erasure_told_ = true;
   *erased = {.verb = frame_.verb,
              .is_whole = operators_.is_through(),

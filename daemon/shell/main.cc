@@ -172,7 +172,10 @@ int Main(int argc, char** argv) {
                                ? PrintConfig(config)
                                : (source.path.empty() ? "the configuration" : source.path) +
                                      " is well: domains: " + std::to_string(config.domains.size()) +
-                                     ", DRAM: " + FormatBytes(config.dram_bytes) + "\n";
+                                     ", DRAM: " + FormatBytes(config.dram_bytes) +
+                                     "; this host's memory, drives, sockets and secrets were "
+                                     "not looked at: `terrace doctor --config " +
+                                     (source.path.empty() ? "FILE" : source.path) + "` does\n";
   if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) {
     return Refuse("standard output takes no more of the configuration: " +
                       std::string(std::strerror(errno)) + ". Free its disk or name another file",

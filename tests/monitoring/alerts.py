@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """The alert rules under promtool: silent in a healthy hour, and each fired by a fault of its own.
+Beside them, one panel of the dashboard whose sum is easily wrong.
 
 usage: tests/monitoring/alerts.py [RULES]
 
@@ -16,6 +17,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RULES = ROOT / "systemd/monitoring/terrace-alerts.yml"
+DASHBOARD = ROOT / "systemd/monitoring/terrace-dashboard.json"
 EXIT_SKIPPED = 77
 HOST = 'job="terrace",instance="h:9464"'
 DOMAIN = f'{HOST},domain="default"'
@@ -177,7 +179,25 @@ def case(name, series, interval_min, end_min, firing):
                 "exp_samples": [{"labels": f'{{alertname="{a}"}}', "value": 1} for a in firing]}]}
 
 
+def use_of_tiers():
+    """Two domains that fill a memory they share, and halves of a drive."""
+    [panel] = [panel for panel in json.loads(DASHBOARD.read_text())["panels"]
+               if panel.get("title") == "Use of each tier"]
+    expr = re.sub(r"\$\w+", ".*", panel["targets"][0]["expr"])
+    series = {}
+    for domain, dram_gib, nvme_gib in (("chat", 48, 500), ("batch", 16, 250)):
+        for tier, used, capacity in (("dram", dram_gib, 64), ("nvme", nvme_gib, 500)):
+            labels = f'{HOST},domain="{domain}",tier="{tier}"'
+            series[f"terrace_tier_used_bytes{{{labels}}}"] = flat(used * GIB)
+            series[f"terrace_tier_capacity_bytes{{{labels}}}"] = flat(capacity * GIB)
+    return {**case("use of tiers", series, 1, HOUR, []), "promql_expr_test": [{
+        "expr": expr, "eval_time": f"{HOUR}m",
+        "exp_samples": [{"labels": f'{{tier="{tier}"}}', "value": value}
+                        for tier, value in (("dram", 1), ("nvme", 0.75))]}]}
+
+
 def cases():
+    yield use_of_tiers()
     for minute in range(5, 2 * HOUR, 5):
         yield case(f"healthy, minute {minute}", HEALTHY, 1, minute, [])
         yield case(f"idle, minute {minute}", IDLE, 1, minute, [])

@@ -35,15 +35,19 @@ def write_trace(path):
 def test_a_traces_hits_are_those_of_a_replay(tmp_path):
     trace = tmp_path / "trace.jsonl"
     write_trace(trace)
-    tiers = {"dram": 64, "nvme": 256}
+    tiers = {"dram": 64, "nvme": 256, "redis": 128}
     block_bytes = TOKEN_BYTES * BLOCK_TOKENS
     planned = answer("plan", "llama-3-8b", "--trace", trace,
                      *(f"--tier={name}={blocks * block_bytes}" for name, blocks in tiers.items()))
-    # What a tier holds is there beside what the tiers above it hold.
-    capacities = [64, 64 + 256]
-    replayed = answer("replay", trace, "--policy", "lru", "--capacity",
-                      ",".join(map(str, capacities)))
-    for tier, capacity, row in zip(planned["tiers"], capacities, replayed["results"]):
+    # A tier holds copies of what is above it, and more only by what it is larger.
+    capacities = [64, 256, 256]
+    replayed = answer("replay", trace, "--policy", "lru", "--capacity", "64,256", "--below",
+                      "256", "--admission", "all")
+    two_tiers = [row for row in replayed["tiers"] if row["dram_blocks"] == 64]
+    assert [row["dram_hit_blocks"] + row["below_hit_blocks"] for row in two_tiers] == [
+        planned["tiers"][1]["trace"]["lru_hit_blocks"]]
+    for tier, capacity, row in zip(planned["tiers"], capacities,
+                                   [*replayed["results"], replayed["results"][1]]):
         assert tier["trace"]["block_count"] == row["capacity_blocks"] == capacity
         assert 0 < tier["trace"]["lru_hit_blocks"] == row["hit_blocks"]
         assert tier["trace"]["lru_hit_blocks"] <= tier["trace"]["optimum_hit_blocks"]

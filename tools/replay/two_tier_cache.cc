@@ -6,6 +6,11 @@
 #include "tools/replay/replay_cache.h"
 
 namespace terrace::tools {
+namespace {
+
+constexpr uint32_t kAncestorsWrittenMax = 64;  // as the daemon's write-back
+
+}  // namespace
 
 TwoTierCache::TwoTierCache(const DenseTrace& trace, const TwoTierOptions& options,
                            const Policies& policies)
@@ -13,7 +18,6 @@ TwoTierCache::TwoTierCache(const DenseTrace& trace, const TwoTierOptions& option
       options_(options),
       admission_(policies.admission),
       shared_(policies.shared),
-      is_room_made_first_(policies.dram.MayPassBy()),
       dram_{policies.dram, options.dram_blocks, std::vector<uint8_t>(trace.unique_count()),
             std::vector<uint32_t>(trace.unique_count())},
       lower_{policies.lower, options.lower_blocks, std::vector<uint8_t>(trace.unique_count()),
@@ -49,24 +53,27 @@ void TwoTierCache::Serve(size_t request_index) {
   if (dram_count > 0) dram_.policy.OnTouch(path.first(dram_count), context);
   if (hit_count > 0) admission_.OnTouch(path.first(hit_count), context);
   TouchBelow(path.first(hit_count), context);
-  if (is_room_made_first_) {
-    InsertHeld(path, dram_count);
-  } else {
-    for (size_t i = dram_count; i < path.size(); ++i) Insert(&dram_, path[i]);
+  InsertInDram(path, dram_count);
+  TellAdmission(path);
+  for (const BlockId id : path.subspan(hit_count)) {
+    WriteBelow(id, AdmissionMoment::kSealed);
   }
+  if (request.end_reason != protocol::EndReason::kUnknown) {
+    context.end_reason = request.end_reason;
+    dram_.policy.OnTouch(path.last(1), context);
+    admission_.OnTouch(path.last(1), context);
+    TouchBelow(path.last(1), context);
+  }
+  OfferToShared(path, hit_count);
+}
+
+void TwoTierCache::TellAdmission(std::span<const BlockId> path) {
   for (const BlockId id : path) {
     used_us_[id] = now_us_;
     if (is_known_[id]) continue;
     is_known_[id] = 1;
     admission_.OnInsert(id, TraitsOf(id), now_us_);
   }
-  if (request.end_reason != protocol::EndReason::kUnknown) {
-    context.end_reason = request.end_reason;
-    dram_.policy.OnTouch(path.last(1), context);
-    admission_.OnTouch(path.last(1), context);
-  }
-  OfferToShared(path, hit_count);
-  MakeRoom(&dram_);
 }
 
 uint32_t TwoTierCache::CountSharedHits(std::span<const BlockId> rest) {
@@ -81,7 +88,7 @@ void TwoTierCache::OfferToShared(std::span<const BlockId> path, size_t local_hit
   for (size_t i = 0; i < path.size(); ++i) shared_->Offer(path[i], i < local_hit_count);
 }
 
-// A child may be below and its parent not yet: then the run has holes.
+// What was in DRAM alone: then the run has holes.
 void TwoTierCache::TouchBelow(std::span<const BlockId> hits, const TouchContext& context) {
   below_.clear();
   for (const BlockId id : hits) {
@@ -90,19 +97,16 @@ void TwoTierCache::TouchBelow(std::span<const BlockId> hits, const TouchContext&
   if (!below_.empty()) lower_.policy.OnTouch(below_, context);
 }
 
-void TwoTierCache::Insert(Level* level, BlockId id) {
-  level->policy.OnInsert(id, TraitsOf(id), now_us_);
-  level->is_resident[id] = 1;
-  ++level->resident_count;
-  if (level->child_counts[id] == 0) level->policy.OnCandidate(id);
+void TwoTierCache::InsertBelow(BlockId id) {
+  lower_.policy.OnInsert(id, TraitsOf(id), now_us_);
+  lower_.is_resident[id] = 1;
+  ++lower_.resident_count;
+  lower_.policy.OnCandidate(id);
   const BlockId parent = trace_.parent(id);
-  if (parent == kBlockNone) return;
-  if (level->child_counts[parent]++ == 0 && level->is_resident[parent]) {
-    level->policy.OnHeld(parent);
-  }
+  if (parent != kBlockNone && lower_.child_counts[parent]++ == 0) lower_.policy.OnHeld(parent);
 }
 
-void TwoTierCache::InsertHeld(std::span<const BlockId> path, size_t known_count) {
+void TwoTierCache::InsertInDram(std::span<const BlockId> path, size_t known_count) {
   if (known_count == path.size()) return;
   if (known_count > 0) {
     const BlockId parent = path[known_count - 1];
@@ -145,18 +149,35 @@ void TwoTierCache::MakeRoom(Level* level, uint32_t coming_count) {
   }
 }
 
-void TwoTierCache::MoveBelow(BlockId id) {
-  if (options_.lower_blocks == 0 || lower_.is_resident[id]) return;
-  if (!admission_.Admits({.moment = AdmissionMoment::kEvicted,
-                          .id = id,
-                          .traits = TraitsOf(id),
-                          .now_us = now_us_,
-                          .has_child_below = lower_.child_counts[id] > 0})) {
+bool TwoTierCache::MayGoBelow(BlockId id) const {
+  const BlockId parent = trace_.parent(id);
+  return !lower_.is_resident[id] && (parent == kBlockNone || lower_.is_resident[parent]);
+}
+
+void TwoTierCache::WriteBelow(BlockId id, AdmissionMoment moment) {
+  if (options_.lower_blocks == 0 || !MayGoBelow(id)) return;
+  if (!admission_.Admits({.moment = moment, .id = id, .traits = TraitsOf(id), .now_us = now_us_})) {
     return;
   }
   ++written_count_;
-  Insert(&lower_, id);
+  InsertBelow(id);
   MakeRoom(&lower_);
+}
+
+// A tail does not go below before what it hangs from: that is written in its place.
+void TwoTierCache::MoveBelow(BlockId id) {
+  if (options_.lower_blocks == 0 || lower_.is_resident[id]) return;
+  if (MayGoBelow(id)) return WriteBelow(id, AdmissionMoment::kEvicted);
+  ancestors_.clear();
+  for (BlockId above = trace_.parent(id); above != kBlockNone && !lower_.is_resident[above];
+       above = trace_.parent(above)) {
+    ancestors_.push_back(above);
+    if (ancestors_.size() > kAncestorsWrittenMax) return;
+  }
+  while (!ancestors_.empty()) {
+    WriteBelow(ancestors_.back(), AdmissionMoment::kEvicted);
+    ancestors_.pop_back();
+  }
 }
 
 void TwoTierCache::ForgetIfGone(BlockId id) {

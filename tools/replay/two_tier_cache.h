@@ -1,11 +1,12 @@
 // TwoTierCache: DRAM over a slower tier, each under its own EvictionPolicy, leaf-first. A request
 // hits the leading run of its path that is in either; what hits below, and what is new, moves into
-// DRAM. No newcomer passes by, since a block has to be in DRAM to be written below: where DRAM's
-// policy could let it (its MayPassBy at the start) room is made for one after the other, as in the
-// daemon, and why the request ended is told last; under any other all come, and then room is made.
-// What DRAM drops is written below if an AdmissionPolicy says so and it is not there yet:
-// writes on eviction, copies stay below when they are read. Behind both there may be a SharedCache,
-// of several hosts: it is asked for what continues the run, and offered what a request leaves here.
+// DRAM. No newcomer passes by, since a block has to be in DRAM to be written below: room is made
+// for one after the other, as in the daemon, and why the request ended is told last.
+// What is new is written below when it is stored, if an AdmissionPolicy says so, and what DRAM
+// drops is, if it is not there: never before what it hangs from. Copies stay below when they are
+// read, so that the tier below holds what DRAM does, and more only by what it is larger. Behind
+// both there may be a SharedCache, of several hosts: it is asked for what continues the run, and
+// offered what a request leaves here.
 #pragma once
 
 #include <cstdint>
@@ -54,15 +55,18 @@ class TwoTierCache {
   };
 
   BlockTraits TraitsOf(BlockId id) const;
-  void Insert(Level* level, BlockId id);
-  // Into DRAM; nothing of the path goes for it.
-  void InsertHeld(std::span<const BlockId> path, size_t known_count);
+  // Nothing of the path goes for what comes.
+  void InsertInDram(std::span<const BlockId> path, size_t known_count);
+  void InsertBelow(BlockId id);
+  void TellAdmission(std::span<const BlockId> path);
   void Remove(Level* level, BlockId id);
   uint32_t CountSharedHits(std::span<const BlockId> rest);
   void OfferToShared(std::span<const BlockId> path, size_t local_hit_count);
   void TouchBelow(std::span<const BlockId> hits, const TouchContext& context);
   // For so many that are to come.
   void MakeRoom(Level* level, uint32_t coming_count = 0);
+  bool MayGoBelow(BlockId id) const;
+  void WriteBelow(BlockId id, AdmissionMoment moment);
   void MoveBelow(BlockId id);
   void ForgetIfGone(BlockId id);
 
@@ -70,12 +74,12 @@ class TwoTierCache {
   const TwoTierOptions options_;
   AdmissionPolicy& admission_;
   SharedCache* const shared_;
-  const bool is_room_made_first_;
   Level dram_;
   Level lower_;
-  std::vector<BlockId> below_;     // of the path that is served
-  std::vector<uint64_t> used_us_;  // by id
-  std::vector<uint8_t> is_known_;  // to the admission policy
+  std::vector<BlockId> below_;      // of the path that is served
+  std::vector<BlockId> ancestors_;  // of what DRAM drops, tail first
+  std::vector<uint64_t> used_us_;   // by id
+  std::vector<uint8_t> is_known_;   // to the admission policy
   uint64_t now_us_ = 0;
   uint64_t dram_hit_count_ = 0;
   uint64_t lower_hit_count_ = 0;

@@ -364,7 +364,8 @@ TEST(DaemonStart, PrintedConfigurationPassesTheCheck) {
   const std::string config = daemon.WriteFile("printed.toml", daemon.Errors());
   daemon.Start({"--check-config", "--config", config});
   EXPECT_EQ(daemon.Wait(), 0) << daemon.Errors();
-  EXPECT_THAT(daemon.Errors(), HasSubstr(config + " is well: domains: 1, DRAM: 1GiB"));
+  EXPECT_THAT(daemon.Errors(), AllOf(HasSubstr(config + " is well: domains: 1, DRAM: 1GiB"),
+                                     HasSubstr("`terrace doctor --config " + config + "` does")));
 }
 
 TEST(DaemonStart, UnknownOptionsAreAUsageError) {

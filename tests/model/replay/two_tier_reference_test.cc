@@ -69,12 +69,53 @@ BlockId OldestLeaf(const DenseTrace& trace, const std::list<BlockId>& order) {
   return kBlockNone;
 }
 
-// Front: newest. Two lists; what leaves the first enters the second, if it is not there yet.
-// What is used, head first, becomes the newest of the shared list if it is there or may enter it.
+// Writes to a list of the tier below, front: newest.
+class Below {
+ public:
+  Below(const DenseTrace& trace, size_t block_count) : trace_(trace), block_count_(block_count) {}
+
+  bool Has(BlockId id) const { return Holds(order_, id); }
+  uint64_t written_count() const { return written_count_; }
+  void Use(BlockId id) {
+    if (!Has(id)) return;
+    order_.remove(id);
+    order_.push_front(id);
+  }
+  bool MayCome(BlockId id) const {
+    return !Has(id) && (trace_.parent(id) == kBlockNone || Has(trace_.parent(id)));
+  }
+  void Write(BlockId id) {
+    if (block_count_ == 0 || !MayCome(id)) return;
+    ++written_count_;
+    order_.push_front(id);
+    if (order_.size() > block_count_) order_.remove(OldestLeaf(trace_, order_));
+  }
+  // Dropped by DRAM; where what it hangs from is not here that comes, if it is of 64 blocks at
+  // most.
+  void WriteDropped(BlockId id) {
+    if (Has(id) || MayCome(id)) return Write(id);
+    std::vector<BlockId> above;
+    for (BlockId at = trace_.parent(id); at != kBlockNone && !Has(at); at = trace_.parent(at)) {
+      above.push_back(at);
+    }
+    if (above.size() > 64) return;
+    for (size_t i = above.size(); i-- > 0;) Write(above[i]);
+  }
+
+ private:
+  const DenseTrace& trace_;
+  const size_t block_count_;
+  std::list<BlockId> order_;
+  uint64_t written_count_ = 0;
+};
+
+// Front: newest. Two lists; what is new enters both, and what leaves the first enters the second,
+// if it is not there. What is used, head first, becomes the newest of the shared list if it is
+// there or may enter it.
 Counts Reference(const DenseTrace& trace, size_t dram_blocks, size_t lower_blocks,
                  const Shared& shared = {}) {
   std::list<BlockId> dram;
-  std::list<BlockId> lower;
+  Below lower(trace, lower_blocks);
   std::list<BlockId> remote;
   Counts counts;
   for (size_t r = 0; r < trace.request_count(); ++r) {
@@ -83,7 +124,7 @@ Counts Reference(const DenseTrace& trace, size_t dram_blocks, size_t lower_block
     size_t hit_count = 0;
     for (; hit_count < path.size(); ++hit_count) {
       const bool is_in_dram = Holds(dram, path[hit_count]);
-      if (!is_in_dram && !Holds(lower, path[hit_count])) break;
+      if (!is_in_dram && !lower.Has(path[hit_count])) break;
       ++(is_in_dram ? counts.dram_hits : counts.lower_hits);
     }
     size_t remote_end = hit_count;
@@ -102,19 +143,16 @@ Counts Reference(const DenseTrace& trace, size_t dram_blocks, size_t lower_block
     for (size_t i = path.size(); i-- > 0;) {
       dram.remove(path[i]);
       dram.push_front(path[i]);
-      if (i >= hit_count || !Holds(lower, path[i])) continue;
-      lower.remove(path[i]);
-      lower.push_front(path[i]);
+      if (i < hit_count) lower.Use(path[i]);
     }
     while (dram.size() > dram_blocks) {
       const BlockId victim = OldestLeaf(trace, dram);
       dram.remove(victim);
-      if (Holds(lower, victim)) continue;
-      ++counts.written;
-      lower.push_front(victim);
-      if (lower.size() > lower_blocks) lower.remove(OldestLeaf(trace, lower));
+      lower.WriteDropped(victim);
     }
+    for (size_t i = hit_count; i < path.size(); ++i) lower.Write(path[i]);
   }
+  counts.written = lower.written_count();
   return counts;
 }
 
@@ -163,6 +201,42 @@ TEST(TwoTierCache, WithoutASecondTierItIsOneOfDram) {
     const Counts counts = Replay(trace, dram_blocks, 0, "all");
     EXPECT_EQ(counts.dram_hits, curve.HitsAt(dram_blocks));
     EXPECT_EQ(counts.written + counts.lower_hits, 0u);
+  }
+}
+
+// 44 prompts asked for in turn: more than either tier has room for, less than both together.
+TEST(TwoTierCache, TiersOfOneSizeHoldTheSameBlocks) {
+  Trace recorded;
+  recorded.block_tokens = 16;
+  for (uint64_t r = 0; r < 8 * 44; ++r) {
+    std::vector<uint64_t> path;
+    for (uint64_t block = 0; block < 16; ++block) path.push_back((r % 44 + 1) << 32 | block);
+    AddRequest(&recorded, r * 1000, path);
+  }
+  DenseTrace trace;
+  std::string why;
+  ASSERT_TRUE(trace.Build(recorded, &why)) << why;
+  const Counts equal = Replay(trace, 512, 512, "all");
+  EXPECT_EQ(equal.dram_hits + equal.lower_hits, 0u);
+  EXPECT_EQ(equal.written, 8u * 44 * 16) << "once whenever it is stored";
+  const Counts larger = Replay(trace, 512, 704, "all");
+  EXPECT_EQ(larger.dram_hits + larger.lower_hits, 7u * 44 * 16);
+  EXPECT_EQ(larger.written, 44u * 16);
+}
+
+// As large as the larger of both: LRU below has the newest of what there is, too.
+TEST(TwoTierCache, UnderLruItHitsWhatTheLargerTierAloneHits) {
+  for (uint32_t seed = 1; seed <= 20; ++seed) {
+    DenseTrace trace;
+    std::string why;
+    ASSERT_TRUE(trace.Build(MakeRandomTrace(seed, 200), &why)) << why;
+    const LruCurve curve(trace);
+    for (const uint32_t lower_blocks : {50u, 90u, 200u}) {
+      const Counts counts = Replay(trace, 50, lower_blocks, "all");
+      EXPECT_EQ(counts.dram_hits, curve.HitsAt(50));
+      EXPECT_EQ(counts.dram_hits + counts.lower_hits, curve.HitsAt(lower_blocks))
+          << "seed " << seed << ", 50 over " << lower_blocks;
+    }
   }
 }
 

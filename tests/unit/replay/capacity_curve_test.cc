@@ -1,5 +1,6 @@
 #include "daemon/policy/capacity_curve.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,6 +17,8 @@
 
 namespace terrace::tools {
 namespace {
+
+using ::testing::ElementsAre;
 
 constexpr uint64_t kBlockBytes = 1000;
 
@@ -70,6 +73,23 @@ void ExpectWithinTwoPoints(const DenseTrace& trace, uint32_t capacity_blocks) {
     EXPECT_LT(std::abs(estimate - truth), 2.0)
         << blocks << " blocks: estimated " << estimate << " %, " << truth << " % in a replay";
   }
+}
+
+// Domains of large blocks have few: 704 asked for in turn, where LRU hits all or nothing.
+TEST(HitMeter, OfFewBlocksAllAreCounted) {
+  constexpr uint32_t kBlocks = 704, kTierBlocks = 512, kTurns = 8;
+  HitMeter meter(
+      {.dram_bytes = kTierBlocks * kBlockBytes, .below_bytes = kBlocks * kBlockBytes, .seed = 5});
+  std::vector<BlockKey> keys;
+  for (uint32_t i = 0; i < kTurns * kBlocks; ++i) {
+    keys.assign(1, ReplayCache::KeyOf(i % kBlocks));
+    meter.OnAsked(0, keys, kBlockBytes, 0);
+  }
+  EXPECT_EQ(meter.weight(), 1u);
+  const protocol::HitRateCounts counts = meter.Counts(0, 0).back();
+  const uint64_t all_again = uint64_t{kTurns - 1} * kBlocks;
+  EXPECT_THAT(counts.sampled_hit_if_dram, ElementsAre(0, 0, all_again, all_again));
+  EXPECT_THAT(counts.sampled_hit_if_below, ElementsAre(0, all_again, all_again, all_again));
 }
 
 TEST(HitMeter, OtherCapacitiesAreWithinTwoPointsOfAReplay) {

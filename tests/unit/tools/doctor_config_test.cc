@@ -86,13 +86,18 @@ TEST(DoctorConfig, AStateDirectoryIsMadeByTheStart) {
   EXPECT_EQ(CheckDirectories(subject)[0].level, kNote);
 }
 
-TEST(DoctorConfig, ADirectoryOnADriveIsMadeByTheStartAndOneForTracesIsNot) {
-  const FakeHost host;
-  Subject subject = host.Make();
+TEST(DoctorConfig, ADirectoryOnADriveIsMadeByTheStartAndWithoutOneForTracesItOnlyDoesNotRecord) {
+  FakeHost host;
+  Subject subject = host.MakeWithDrive();
   subject.config.nvme.paths = {"/nowhere/drive"};
   EXPECT_EQ(CheckDirectories(subject)[0].level, kNote);
   subject.config.trace_dir = "/nowhere/traces";
-  EXPECT_EQ(CheckDirectories(subject)[0].level, kProblem);
+  EXPECT_EQ(CheckDirectories(subject)[0].level, kWarning);
+  EXPECT_THAT(CheckDirectories(subject)[0].meaning, HasSubstr("terraced starts without it"));
+  subject.config.nvme.paths.clear();
+  host.stats["/mnt/d"].uid = 0;
+  subject.config.trace_dir = "/mnt/d";
+  EXPECT_EQ(CheckDirectories(subject)[0].level, kWarning);
 }
 
 TEST(DoctorConfig, ARedisServerThatDoesNotAnswerIsAProblem) {

@@ -3,8 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cerrno>
+#include <istream>
 #include <sstream>
+#include <streambuf>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace terrace::tools {
@@ -60,6 +64,30 @@ TEST(WarmList, NamesTheLineAndWhatToWrite) {
     EXPECT_THAT(list.why(), AllOf(HasSubstr("line 2: "), HasSubstr(why), HasSubstr("Write a key")))
         << text.substr(0, 40);
   }
+}
+
+// A drive that can be read no further.
+class Failing : public std::streambuf {
+ public:
+  explicit Failing(std::string text) : text_(std::move(text)) {
+    setg(text_.data(), text_.data(), text_.data() + text_.size());
+  }
+
+ private:
+  int_type underflow() override {
+    errno = EIO;
+    throw std::ios_base::failure("reading failed");
+  }
+
+  std::string text_;
+};
+
+TEST(WarmList, AReadErrorIsNotTheEnd) {
+  Failing broken("# a list\n");
+  std::istream in(&broken);
+  WarmList list(in);
+  EXPECT_FALSE(list.Next());
+  EXPECT_THAT(list.why(), AllOf(HasSubstr("after line 1"), HasSubstr("Input/output error")));
 }
 
 }  // namespace

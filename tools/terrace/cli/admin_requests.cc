@@ -61,6 +61,10 @@ nlohmann::json AskDocument(AdminLink& link, protocol::Verb verb, std::span<const
 
 std::optional<nlohmann::json> AskConfig(const DaemonAddress& address, protocol::ConfigAction action,
                                         std::string_view text) {
+  if (text.find('\n') != text.npos) {
+    Fail(fmt::format("'{}' has more than one line: a change is KEY=VALUE, one at a time", text));
+    return std::nullopt;
+  }
   const auto link = AdminLink::Open(address);
   if (link == nullptr) return std::nullopt;
   const protocol::ConfigRequest request{.action = action};

@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <cerrno>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "tools/terrace/cli/json_text.h"
@@ -67,6 +69,9 @@ std::optional<WarmItem> WarmList::Next() {
     if (!text.empty() && text.back() == '\r') text.pop_back();
     if (text.empty() || text.front() == '#') continue;
     return Read(text);
+  }
+  if (in_.bad()) {
+    why_ = fmt::format("cannot be read on after line {}: {}", line_, std::strerror(errno));
   }
   return std::nullopt;
 }

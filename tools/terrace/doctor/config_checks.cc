@@ -56,18 +56,20 @@ Finding CheckSecret(const Subject& subject, const DomainConfig& domain) {
   return finding;
 }
 
+constexpr char kNoTraces[] =
+    "terraced starts without it, and a recording of requests ends at once.";
+
 Finding CheckDirectory(const Subject& subject, const std::string& key, const std::string& path) {
   Finding finding{.check = "directory"};
   int error = 0;
   const auto file = subject.calls.Stat(path, &error);
   const UserFacts& user = subject.daemon;
+  const bool is_for_traces = key == "trace_dir";
   if (!file && error == ENOENT) {
     // The daemon makes its own state directory, a drive's, and those of domains inside that.
-    const bool is_made = key == "state_dir" || key == "paths";
-    finding.level = is_made ? FindingLevel::kNote : FindingLevel::kProblem;
+    finding.level = is_for_traces ? FindingLevel::kWarning : FindingLevel::kNote;
     finding.found = fmt::format("{} ({}) is not there", path, key);
-    finding.meaning =
-        is_made ? "The start makes it, where its parent lets it." : "terraced refuses to start.";
+    finding.meaning = is_for_traces ? kNoTraces : "The start makes it, where its parent lets it.";
     finding.remedy = fmt::format("sudo install -d -m 700 -o {} {}", user.name, path);
     return finding;
   }
@@ -80,7 +82,7 @@ Finding CheckDirectory(const Subject& subject, const std::string& key, const std
   }
   finding.found = fmt::format("{} ({}): writable for {}", path, key, user.name);
   if (S_ISDIR(file->mode) && MayWrite(*file, user)) return finding;
-  finding.level = FindingLevel::kProblem;
+  finding.level = is_for_traces ? FindingLevel::kWarning : FindingLevel::kProblem;
   if (!S_ISDIR(file->mode)) {
     finding.found = fmt::format("{} ({}) is no directory", path, key);
     finding.remedy = fmt::format("[nvme] or [daemon] {}: name a directory", key);
@@ -89,7 +91,7 @@ Finding CheckDirectory(const Subject& subject, const std::string& key, const std
                                 file->mode & kPermissionBits, file->uid, user.name);
     finding.remedy = fmt::format("sudo chown {} {}", user.name, path);
   }
-  finding.meaning = "terraced refuses to start.";
+  finding.meaning = is_for_traces ? kNoTraces : "terraced refuses to start.";
   return finding;
 }
 

@@ -29,6 +29,26 @@ std::string Unread(const std::string& why) {
                      why);
 }
 
+// "idle_s=0 tier=nvme": the one tier whose copies left, empty if whole blocks did.
+std::string TierOf(const std::string& filter) {
+  constexpr std::string_view kTier = "tier=";
+  const size_t at = filter.find(kTier);
+  if (at == filter.npos) return "";
+  const std::string tier = filter.substr(at + kTier.size());
+  return tier.starts_with("all") ? "" : tier.substr(0, tier.find(' '));
+}
+
+std::string EvictedText(const json& line, const std::string& group) {
+  const std::string filter = PrintableText(line.value("filter", ""));
+  const std::string tier = TierOf(filter);
+  std::string text = fmt::format("evicted {}{} blocks of {}",
+                                 tier.empty() ? "" : fmt::format("what {} had of ", tier),
+                                 FormatCount(line.at("erased_count").get<uint64_t>()),
+                                 group == "all" ? "all groups" : "group " + group);
+  if (!filter.empty()) text += fmt::format(" ({})", filter);
+  return text;
+}
+
 class AuditVerb : public Verb {
  public:
   Arguments Declare(Arguments& parent) override {
@@ -72,11 +92,7 @@ class AuditVerb : public Verb {
       const std::time_t time = line.at("time_s").get<std::time_t>();
       const std::string group = PrintableText(line.at("group").get<std::string>());
       const std::string what =
-          line.at("verb") == "reset"
-              ? "reset group " + group
-              : fmt::format("evicted {} blocks of {}",
-                            FormatCount(line.at("erased_count").get<uint64_t>()),
-                            group == "all" ? "all groups" : "group " + group);
+          line.at("verb") == "reset" ? "reset group " + group : EvictedText(line, group);
       const bool is_whole = line.at("is_whole");
       text += fmt::format("{:%Y-%m-%dT%H:%M:%SZ} {}{} by uid {} pid {} ({})\n", fmt::gmtime(time),
                           what, is_whole ? "" : ", and ended before it was through,",

@@ -67,10 +67,10 @@ bool ParseTokens(const std::string& text, std::vector<uint32_t>* tokens, std::st
 
 // Of a file, or of a pipe, whose length nobody knows before its end.
 bool ReadTokens(const std::string& path, std::vector<uint32_t>* tokens, std::string* why) {
+  errno = 0;
   std::ifstream file(path, std::ios::binary);
   std::string text;
   char piece[64 << 10];
-  errno = 0;
   while (file && text.size() <= kPromptBytesMax) {
     file.read(piece, sizeof(piece));
     text.append(piece, static_cast<size_t>(file.gcount()));
@@ -99,7 +99,7 @@ class ExplainVerb : public Verb {
     verb.AddOption("--hash", hash_,
                    "Who hashes the prompt: terrace, or sha256_cbor as vLLM with that algorithm")
         .OneOf({kTerraceHash, kVllmHash});
-    verb.AddOption("--hash-seed", vllm_.seed, "The engine's PYTHONHASHSEED, if it had one");
+    verb.AddOption("--hash-seed", hash_seed_, "The engine's PYTHONHASHSEED, if it had one");
     verb.AddOption("--hash-block-tokens", vllm_.block_tokens,
                    "vLLM's hash block size, where it is not the group's block size");
     verb.AddOption("--cache-salt", vllm_.extra_keys, "Of the request").OneWord();
@@ -113,6 +113,17 @@ class ExplainVerb : public Verb {
   ExitCode Run() override {
     if (key_texts_.empty() == prompt_path_.empty()) {
       Fail("explain: give block keys, or --prompt-file. See `terrace explain --help`");
+      return kExitUsage;
+    }
+    if (hash_ != kVllmHash && HasVllmOptions()) {
+      Fail(
+          fmt::format("explain: --hash-seed, --hash-block-tokens and --cache-salt are of vLLM's "
+                      "keys: add --hash {}, or leave them out",
+                      kVllmHash));
+      return kExitUsage;
+    }
+    if (prompt_path_.empty() && hash_ == kVllmHash) {
+      Fail("explain: --hash is of a prompt: KEYS are looked for as they are");
       return kExitUsage;
     }
     for (const std::string& text : key_texts_) {
@@ -145,6 +156,10 @@ class ExplainVerb : public Verb {
   }
 
  private:
+  bool HasVllmOptions() const {
+    return !hash_seed_.empty() || vllm_.block_tokens != 0 || !vllm_.extra_keys.empty();
+  }
+
   bool ChooseGroup(AdminLink& link) {
     stats_ = FetchStats(link);
     if (!stats_) return false;
@@ -189,6 +204,7 @@ class ExplainVerb : public Verb {
       return "";
     }
     VllmHashOptions options = vllm_;
+    if (!hash_seed_.empty()) options.seed = hash_seed_;
     if (options.block_tokens == 0) options.block_tokens = block_tokens;
     if (block_tokens % options.block_tokens != 0) {
       return fmt::format(
@@ -296,6 +312,7 @@ class ExplainVerb : public Verb {
   std::vector<std::string> key_texts_;
   std::string prompt_path_;
   std::string hash_ = kTerraceHash;
+  std::string hash_seed_;  // empty: vLLM's own
   VllmHashOptions vllm_;
   std::string group_;
   bool is_json_ = false;

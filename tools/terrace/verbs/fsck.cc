@@ -122,14 +122,17 @@ class FsckVerb : public Verb {
  public:
   Arguments Declare(Arguments& parent) override {
     Arguments verb = parent.AddVerb("fsck", kDescription);
-    verb.AddOption("--config", config_path_,
-                   fmt::format("The daemon's configuration (default {})", kConfigPath))
-        .Type("FILE");
-    verb.AddOption("--domain", domain_, "Only this domain (default: all, one after the other)")
+    const Argument config =
+        verb.AddOption("--config", config_path_,
+                       fmt::format("The daemon's configuration (default {})", kConfigPath))
+            .Type("FILE");
+    verb.AddOption("--domain", domain_,
+                   "Only this domain (default: all, one after the other; --online: the socket's)")
         .Type("NAME");
-    verb.AddOption("--secret", secret_path_,
-                   "The domain's secret, where the configuration finds another one")
-        .Type("FILE");
+    const Argument secret =
+        verb.AddOption("--secret", secret_path_,
+                       "The domain's secret, where the configuration finds another one")
+            .Type("FILE");
     verb.AddFlag("--verify", is_verifying_, "Read every block and check its bytes");
     verb.AddFlag("--repair", is_repairing_,
                  "Give back slots that are of no use and write a wrong catalog anew; asks");
@@ -137,7 +140,9 @@ class FsckVerb : public Verb {
                  "With --repair: also give up blocks of groups whose files are missing, for good");
     verb.AddFlag("--yes", is_confirmed_, "With --repair: do not ask");
     const Argument online =
-        verb.AddFlag("--online", is_online_, "Ask the running daemon at --socket instead");
+        verb.AddFlag("--online", is_online_, "Ask the running daemon at --socket instead")
+            .Excludes(config)
+            .Excludes(secret);
     verb.AddOption("--verify-rate", verify_rate_text_,
                    "With --online --verify: how much is read a second, such as 256MiB")
         .Type("BYTES")
@@ -198,6 +203,7 @@ class FsckVerb : public Verb {
     }
     FsckOnlineOptions options{
         .address = address_,
+        .domain = domain_,
         .payloads = is_verifying_ ? FsckPayloads::kVerify : FsckPayloads::kLeave,
         .mode = is_repairing_ ? FsckMode::kRepair : FsckMode::kLook,
         .verify_bytes_per_second = verify_bytes_per_second};

@@ -10,6 +10,7 @@
 #include "tools/terrace/cli/admin_link.h"
 #include "tools/terrace/cli/json_text.h"
 #include "tools/terrace/cli/text_table.h"
+#include "tools/terrace/content/operator_requests.h"
 
 namespace terrace::tools {
 namespace {
@@ -99,7 +100,7 @@ void TellUnread(const std::string& why) {
 
 bool FsckOnline(const FsckOnlineOptions& options, std::string* domain, FsckReport* report) {
   const auto link = AdminLink::Open(options.address);
-  if (link == nullptr) return false;
+  if (link == nullptr || !IsDomain(*link, options.domain)) return false;
   *domain = link->domain_name();
   std::chrono::steady_clock::time_point asked_at;
   link->WaitWhile([&] {

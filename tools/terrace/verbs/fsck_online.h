@@ -13,6 +13,7 @@ namespace terrace::tools {
 
 struct FsckOnlineOptions {
   DaemonAddress address;
+  std::string domain;  // any other is refused; empty: the socket's
   FsckPayloads payloads = FsckPayloads::kLeave;
   FsckMode mode = FsckMode::kLook;
   uint64_t verify_bytes_per_second = 0;  // > 0 if payloads are verified

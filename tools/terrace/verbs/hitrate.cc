@@ -232,7 +232,10 @@ class HitRateVerb : public Verb {
           counts.sampled_hit_if_below, counts.sampled_asked);
     }
     return "\n" + table.Render() +
-           fmt::format("LRU's, estimated from one block in {}\n", head_.sample_weight);
+           (head_.sample_weight == 1
+                ? "LRU's, of all blocks\n"
+                : fmt::format("LRU's, estimated from one block in {}: within two points\n",
+                              head_.sample_weight));
   }
 
   DaemonAddress address_;

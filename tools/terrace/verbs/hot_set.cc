@@ -73,11 +73,13 @@ bool WriteAll(int fd, std::span<const std::byte> bytes) {
   return true;
 }
 
-size_t ReadAll(int fd, std::span<std::byte> bytes) {
+// Fewer at the end, or where reading fails: then `*error` is set.
+size_t ReadAll(int fd, std::span<std::byte> bytes, int* error) {
   size_t done = 0;
   while (done < bytes.size()) {
     const ssize_t count = read(fd, bytes.data() + done, bytes.size() - done);
     if (count < 0 && errno == EINTR) continue;
+    if (count < 0) *error = errno;
     if (count <= 0) break;
     done += static_cast<size_t>(count);
   }
@@ -244,15 +246,17 @@ class ImportVerb : public Verb {
 
   ExitCode Run() override {
     const Descriptor in(path_ == "-" ? STDIN_FILENO : open(path_.c_str(), O_RDONLY | O_CLOEXEC));
-    if (in.fd() < 0) {
-      return Fail(fmt::format("import: cannot read {}: {}", path_, std::strerror(errno)));
-    }
+    if (in.fd() < 0) return Refuse(errno);
     const auto opener = GroupOpener::Connect(address_);
     if (opener == nullptr) return kExitFailed;
-    HotFileReader reader(opener->link().secret(),
-                         [&in](std::span<std::byte> bytes) { return ReadAll(in.fd(), bytes); });
+    HotFileReader reader(opener->link().secret(), [&](std::span<std::byte> bytes) {
+      return ReadAll(in.fd(), bytes, &read_error_);
+    });
     HotFileHeader header;
-    if (!reader.Begin(&header).ok()) return Fail(fmt::format("import: {} {}", path_, reader.why()));
+    if (!reader.Begin(&header).ok()) {
+      if (read_error_ != 0) return Refuse(read_error_);
+      return Fail(fmt::format("import: {} {}", path_, reader.why()));
+    }
     HotImport* running = nullptr;
     HotImport importing(*opener, reader, static_cast<uint64_t>(std::time(nullptr)), [&running] {
       Progress("imported", running->counts().stored, running->counts().stored_bytes);
@@ -263,6 +267,7 @@ class ImportVerb : public Verb {
     EndProgress();
     const ImportCounts& counts = importing.counts();
     if (outcome != Outcome::kRefused) Report(counts, outcome == Outcome::kDone);
+    if (outcome == Outcome::kNotBelieved && read_error_ != 0) return Refuse(read_error_);
     if (outcome == Outcome::kNotBelieved) {
       return Fail(fmt::format("import: {} {}. {} blocks before it were stored", path_, reader.why(),
                               FormatCount(counts.stored)));
@@ -272,6 +277,10 @@ class ImportVerb : public Verb {
   }
 
  private:
+  ExitCode Refuse(int error) const {
+    return Fail(fmt::format("import: cannot read {}: {}", path_, std::strerror(error)));
+  }
+
   void Report(const ImportCounts& counts, bool is_whole) const {
     if (is_json_) {
       return PrintJson({{"file", path_},
@@ -298,6 +307,7 @@ class ImportVerb : public Verb {
 
   DaemonAddress address_;
   std::string path_;
+  int read_error_ = 0;  // errno of FILE
   bool is_json_ = false;
 };
 

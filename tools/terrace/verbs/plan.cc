@@ -30,7 +30,7 @@ constexpr uint64_t kContextTokensOtherwise = 32768;  // where neither model nor 
 constexpr uint64_t kRequestsMax = 100'000'000;
 constexpr std::array<uint64_t, 5> kLengths = {512, 2048, 8192, 32768, 131072};
 
-// What a tier and those above it would hit of a trace.
+// What a tier and those above it would hit of a trace: as the largest of them.
 struct TraceHits {
   uint64_t block_count = 0;
   uint64_t lru_hits = 0;
@@ -143,7 +143,8 @@ class PlanVerb : public Verb {
     return {};
   }
 
-  // A tier holds what the ones above it hold, too, or more: capacities add up from the top.
+  // The daemon stores copies: below DRAM lies what DRAM holds, and more only by what a tier is
+  // larger.
   bool ReplayTrace() {
     Trace recorded;
     DenseTrace trace;
@@ -157,7 +158,7 @@ class PlanVerb : public Verb {
     const NextUses next_uses(trace);
     uint64_t bytes = 0;
     for (const PlannedTier& tier : tiers_) {
-      bytes += std::min(tier.capacity_bytes, UINT64_MAX - bytes);
+      bytes = std::max(bytes, tier.capacity_bytes);
       const uint64_t block_bytes =
           std::max<uint64_t>(shape_.token_bytes() * trace_block_tokens_, 1);
       TraceHits hits{.block_count = bytes / block_bytes};
@@ -253,9 +254,11 @@ class PlanVerb : public Verb {
                     FormatShare(hits_[i].lru_hits, asked_count_),
                     FormatShare(hits_[i].optimum_hits, asked_count_)});
     }
+    const char* const about_copies =
+        tiers_.size() > 1 ? "a tier holds copies of what is above it: sizes do not add up\n" : "";
     return fmt::format("{}: {} blocks of {} tokens are asked for\n", trace_path_,
                        FormatCount(asked_count_), trace_block_tokens_) +
-           table.Render();
+           table.Render() + about_copies;
   }
 
   uint64_t TokensIn(const PlannedTier& tier) const {

@@ -1,11 +1,16 @@
 // `terrace quota`: what each domain has of each tier, what it is guaranteed, its limit, and who
 // borrows; and changes of that while the daemon runs.
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
+#include <array>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -25,6 +30,9 @@ constexpr char kDescription[] =
     "Redis server what this host gave it within redis.ttl_s. USED is what of that holds blocks.\n"
     "Who holds more than its guarantee BORROWS, and gives it back when another asks for its own.";
 
+constexpr std::array<std::string_view, 7> kQuotaKeys = {
+    "dram_guaranteed_bytes", "nvme_guaranteed_bytes", "nvme_max_bytes", "redis_guaranteed_bytes",
+    "redis_max_bytes",       "borrow_priority",       "ttl_default_s"};
 constexpr size_t kNameShownMax = 20;  // so that lines have 80 columns
 
 std::string Shown(const json& tier, const char* name) {
@@ -107,9 +115,9 @@ std::string Render(const json& document) {
          fmt::format(
              "To change one until the next reload or restart:\n"
              "  terrace quota {} nvme_guaranteed_bytes=100GiB\n"
-             "Keys: dram_guaranteed_bytes, nvme_guaranteed_bytes, nvme_max_bytes,\n"
-             "redis_guaranteed_bytes, redis_max_bytes, borrow_priority, ttl_default_s\n",
-             example);
+             "Keys: {},\n{}\n",
+             example, fmt::join(std::span(kQuotaKeys).first(3), ", "),
+             fmt::join(std::span(kQuotaKeys).subspan(3), ", "));
 }
 
 class QuotaVerb : public Verb {
@@ -125,6 +133,16 @@ class QuotaVerb : public Verb {
   }
 
   ExitCode Run() override {
+    for (const std::string& change : changes_) {
+      const std::string key = change.substr(0, change.find('='));
+      if (change.find('=') != change.npos && std::ranges::find(kQuotaKeys, key) != kQuotaKeys.end())
+        continue;
+      Fail(
+          fmt::format("quota: '{}' changes no quota: name one of {}, as KEY=VALUE. Other keys are "
+                      "for `terrace config set`",
+                      change, fmt::join(kQuotaKeys, ", ")));
+      return kExitUsage;
+    }
     for (const std::string& change : changes_) {
       const std::string text = fmt::format("domain.{}.{}", domain_, change);
       if (!AskConfig(address_, protocol::ConfigAction::kSet, text)) return kExitFailed;

@@ -101,7 +101,7 @@ std::string RenderTiers(const DenseTrace& trace, const std::vector<TierResult>& 
     table.AddRow(std::move(cells));
   }
   const uint32_t host_count = results.empty() ? 1 : results.front().what.host_count;
-  return fmt::format("{} tiers{}: DRAM over a slower one, written on eviction{}\n",
+  return fmt::format("{} tiers{}: DRAM over a slower one that holds copies of what is stored{}\n",
                      is_shared ? "three" : "two",
                      host_count > 1 ? fmt::format(" of {} hosts", host_count) : "",
                      is_shared ? ", over a shared one, written when stored" : "") +

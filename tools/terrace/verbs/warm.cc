@@ -52,7 +52,9 @@ class WarmVerb : public Verb {
       return kExitUsage;
     }
     std::ifstream file;
-    if (path_ != "-") {
+    if (path_ == "-") {
+      std::ios::sync_with_stdio(false);  // otherwise an error would look like the end
+    } else {
       file.open(path_);
       if (!file) return Fail(fmt::format("warm: cannot read {}: {}", path_, std::strerror(errno)));
     }

@@ -78,6 +78,10 @@ TEST_F(CliConfig, SmokeGetSetAndReload) {
   EXPECT_THAT(more.err, AllOf(HasSubstr("daemon.dram_bytes is 1GiB"), HasSubstr("up to 64MiB")));
   EXPECT_EQ(Terrace({"config", "get", "daemon.nothing"}).exit_code, 1);
   EXPECT_EQ(Terrace({"config", "set"}).exit_code, 2);
+  const Outcome lines = Terrace({"config", "set", "daemon.log_level=\"error\"\n[nvme]\nx=1"});
+  EXPECT_EQ(lines.exit_code, 1);
+  EXPECT_THAT(lines.err, HasSubstr("more than one line"));
+  EXPECT_EQ(TerraceJson({"config", "get", "daemon.log_level"})["keys"][0]["value"], "\"info\"");
 }
 
 TEST_F(CliConfig, AHangUpReloads) {

@@ -340,6 +340,38 @@ TEST_F(CliFsckOnlineTest, AuditTellsWhoErasedWhatAfterARestartToo) {
                               HasSubstr("reset group " + lines[0].at("group").get<std::string>())));
 }
 
+TEST_F(CliFsckOnlineTest, AFilterIsToldWithWhatItTookAndARefusalIsNoEviction) {
+  Start();
+  const Outcome refused = Terrace({"evict", "--tier", "redis", "--yes"});
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("no tier of that kind"));
+  const Outcome evicted = Terrace({"evict", "--tier", "nvme", "--yes"});
+  ASSERT_EQ(evicted.exit_code, 0) << evicted.err;
+  ASSERT_TRUE(Eventually([&] { return !AuditJson().empty(); }));
+  const nlohmann::json lines = AuditJson();
+  ASSERT_EQ(lines.size(), 1u) << lines.dump();
+  EXPECT_THAT(
+      Terrace({"audit"}).out,
+      HasSubstr("evicted what nvme had of 24 blocks of all groups (idle_s=0 tier=nvme) by uid"));
+}
+
+TEST_F(CliFsckOnlineTest, WhatIsOfAnotherDomainOrAStoppedDaemonIsRefused) {
+  Start();
+  EXPECT_EQ(Fsck({"--domain", "chat"}).exit_code, 0);
+  for (const std::vector<std::string>& more :
+       {std::vector<std::string>{"--domain", "nope"}, {"--domain", "nope", "--repair", "--yes"}}) {
+    const Outcome outcome = Fsck(more);
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.out;
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_THAT(outcome.err, HasSubstr("of domain 'chat', not 'nope'"));
+  }
+  for (const char* option : {"--config", "--secret"}) {
+    const Outcome outcome = Fsck({option, Path("none")});
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.out;
+    EXPECT_THAT(outcome.err, AllOf(HasSubstr(option), HasSubstr("--online")));
+  }
+}
+
 TEST_F(CliFsckOnlineTest, ADaemonWithoutDrivesSaysSo) {
   const std::string config =
       daemon().WriteFile("t.toml", "[daemon]\ndram_bytes = \"16MiB\"\nsegment_bytes = \"2MiB\"\n");

@@ -122,6 +122,17 @@ TEST_F(CliInsightTest, ExplainNamesWhatIsMissing) {
   const auto [bad_status, bad] = Terrace("explain --prompt-file " + prompt);
   EXPECT_EQ(bad_status, 1);
   EXPECT_THAT(bad, HasSubstr("line 2 has 'five'"));
+  const auto [absent_status, absent] = Terrace("explain --prompt-file /nonexist");
+  EXPECT_EQ(absent_status, 1);
+  EXPECT_THAT(absent, HasSubstr("cannot read prompt file /nonexist: No such file"));
+  const std::string good = "explain --prompt-file " + daemon_.WriteFile("good", "1 2 3\n") + " ";
+  for (const char* option : {"--cache-salt abc", "--hash-seed 1", "--hash-block-tokens 7"}) {
+    for (const char* hash : {"", "--hash terrace "}) {
+      const auto [status, text] = Terrace(good + hash + option);
+      EXPECT_EQ(status, 2) << option;
+      EXPECT_THAT(text, HasSubstr("add --hash sha256_cbor")) << option;
+    }
+  }
 }
 
 }  // namespace

@@ -247,5 +247,17 @@ TEST_F(CliQuota, SmokeIsShownIn80Columns) {
   }
 }
 
+TEST_F(CliQuota, SmokeOtherKeysThanQuotasAreRefusedAndNothingChanges) {
+  StartWithTwo();
+  for (const char* change : {"allow_models=[\"x\"]", "nope=1", "borrow_priority"}) {
+    const Outcome outcome = Terrace({"quota", "noisy", "borrow_priority=2", change});
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.out;
+    EXPECT_THAT(outcome.err, AllOf(HasSubstr("changes no quota"), HasSubstr("nvme_max_bytes")));
+  }
+  EXPECT_THAT(Terrace({"quota", "noisy"}).out, HasSubstr("noisy: borrow_priority 0\n"));
+  EXPECT_THAT(Terrace({"quota", "noisy", "borrow_priority=2"}).out,
+              HasSubstr("noisy: borrow_priority 2\n"));
+}
+
 }  // namespace
 }  // namespace terrace

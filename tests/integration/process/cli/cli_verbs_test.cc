@@ -223,6 +223,15 @@ TEST_F(CliVerbsTest, ADrippingDaemonCostsTheTimeoutAndNoMore) {
   EXPECT_THAT(outcome.err, AllOf(HasSubstr("within 300 ms"), HasSubstr("--timeout-ms")));
 }
 
+TEST_F(CliVerbsTest, ADirectoryIsNoListAndNoExport) {
+  StartDaemon();
+  for (const char* verb : {"warm", "import"}) {
+    const Outcome outcome = Terrace({verb, Path("")});
+    EXPECT_EQ(outcome.exit_code, 1) << outcome.out;
+    EXPECT_THAT(outcome.err, HasSubstr("Is a directory")) << verb;
+  }
+}
+
 TEST_F(CliVerbsTest, WrongCommandLinesExitWithTwo) {
   for (const std::vector<std::string>& command :
        {std::vector<std::string>{},

@@ -67,6 +67,13 @@ TEST_F(OperatorVerbsTest, EvictWhereAnswersCountsAndIsNoted) {
   EXPECT_STREQ(entries[0].detail, "idle_s=5 tier=all");
 }
 
+TEST_F(OperatorVerbsTest, AnEvictionThatIsRefusedIsNotNoted) {
+  h.StoreBlocks(s, group, MakeKeys(5, 1));
+  constexpr auto kRedis = static_cast<uint8_t>(protocol::TierKind::kRedis);
+  EXPECT_EQ(EvictWhere({.tier = kRedis}).status(), StatusCode::kUnsupported) << "there is none";
+  EXPECT_TRUE(Log().empty());
+}
+
 TEST_F(OperatorVerbsTest, EvictResetPinAndTheirLikeAreNotedLatestFirst) {
   const auto keys = MakeKeys(4, 1);
   h.StoreBlocks(s, group, keys);
