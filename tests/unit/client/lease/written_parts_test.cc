@@ -201,7 +201,7 @@ TEST_F(WrittenParts, ThatTheCodecRefusedAreNotCommittedAsTheyWere) {
   std::fill_n(engines.end() - 2, 2, std::byte{0xFF});  // a NaN at the end
   EXPECT_EQ(lease.WritePart(0, 0, 0, engines).code(), StatusCode::kUnsupported);
   ASSERT_TRUE(client_->Commit(lease).ok());
-  EXPECT_EQ(EntryCount(), 0u) << "a part that is written in part was committed";
+  EXPECT_TRUE(daemon_.Received(Verb::kCommit).empty()) << "half of a part was committed";
   std::fill_n(engines.end() - 2, 2, std::byte{0});
   ASSERT_TRUE(lease.WritePart(0, 0, 0, engines).ok()) << "it may be written still";
   ASSERT_TRUE(client_->Commit(lease).ok());
