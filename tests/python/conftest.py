@@ -1,6 +1,5 @@
 """A terraced of one test's own, and a small model's Space."""
 import ctypes
-import functools
 import os
 import pathlib
 import signal
@@ -117,7 +116,6 @@ def group(client):
     return client.open(terrace.SpaceGroup("tiny", [SPACE]))
 
 
-@functools.lru_cache(maxsize=256)
 def block_bytes(block, seed=0):
     """The whole payload of a block, both parts."""
     step = 31 + 2 * seed

@@ -1,7 +1,6 @@
 """A worker of the engine without a model: one rank's KV cache, what it computes into it, and its
 half of the connector."""
 import collections
-import functools
 import hashlib
 import itertools
 import math
@@ -88,21 +87,6 @@ class Page(typing.NamedTuple):
     kind: typing.Any = None
 
 
-# What a block's right bytes are is asked for in every step that reads it.
-@functools.lru_cache(maxsize=4096)
-def _repeated(said, byte_count):
-    seed = hashlib.sha256(said).digest()
-    return numpy.frombuffer((seed * (byte_count // 32 + 1))[:byte_count], numpy.int16)
-
-
-@functools.lru_cache(maxsize=4096)
-def _of_heads(said, number_count):
-    found = b"".join(hashlib.shake_128(each).digest(number_count) for each in said)
-    values = numpy.frombuffer(found, numpy.uint8).astype(numpy.float32) / 16 - 8
-    values.flags.writeable = False
-    return values
-
-
 class Worker:
     """One rank: its KV cache and its half of the connector. layers: of each KV cache group those
     that its pipeline stage has, (first, count). pages: a shape; or a list of Pages, which the
@@ -159,7 +143,6 @@ class Worker:
         self.caches = {f"g{g}.layer.{first + i}": shown[i]
                        for g, (first, count) in enumerate(layers) for i in range(count)}
         self.layers = [tensors[:count] for _, count in layers]
-        self.page_bytes = [[2 * tensor[0].numel() for tensor in own] for own in self.layers]
         kv_cache_config = types.SimpleNamespace(**{**vars(kv_cache_config), "kv_cache_groups": [
             self.group_of(group, [f"g{g}.layer.{first + i}" for i in range(count)])
             for g, (group, (first, count)) in enumerate(zip(kv_cache_config.kv_cache_groups,
@@ -181,10 +164,14 @@ class Worker:
             self.adapters.popitem(last=False)
         return self.base + self.adapters[lora.lora_int_id]
 
-    def right_bytes(self, block_hash, group, layer, weights):
-        """Not to be written to."""
+    def seed_of(self, block_hash, group, layer, weights):
         where = bytes([layer, *self.shares[group][layer], group])
-        return _repeated(block_hash + where + weights, self.page_bytes[group][layer])
+        return hashlib.sha256(block_hash + where + weights).digest()
+
+    def right_bytes(self, block_hash, group, layer, weights):
+        seed = self.seed_of(block_hash, group, layer, weights)
+        count = self.layers[group][layer][0].numel() * 2
+        return numpy.frombuffer((seed * (count // 32 + 1))[:count], numpy.int16)
 
     def write(self, block_id, group, block_hash, weights):
         for layer, tensor in enumerate(self.layers[group]):
@@ -229,16 +216,17 @@ class CodedWorker(Worker):
         self.stage, tp_rank = divmod(rank, ranks)
         self.first_head = tp_rank * total // ranks
         super().__init__(make_connector, config, kv_cache_config, rank, *more)
-        self.page_shapes = [[tuple(tensor[0].shape) for tensor in own] for own in self.layers]
 
     @staticmethod
     def make_tensor(shape):
         return torch.zeros(shape)
 
     def right_bytes(self, block_hash, group, layer, weights):
-        heads = range(self.first_head, self.first_head + self.page_shapes[group][layer][0])
-        return _of_heads(tuple(block_hash + bytes([layer, self.stage, head, group]) + weights
-                               for head in heads), math.prod(self.page_shapes[group][layer][1:]))
+        shape, found = tuple(self.layers[group][layer][0].shape), b""
+        for head in range(self.first_head, self.first_head + shape[0]):
+            where = bytes([layer, self.stage, head, group])
+            found += hashlib.shake_128(block_hash + where + weights).digest(math.prod(shape[1:]))
+        return numpy.frombuffer(found, numpy.uint8).astype(numpy.float32) / 16 - 8
 
 
 class TokensFirst(CodedWorker):
