@@ -231,11 +231,15 @@ TEST(TwoTierCache, UnderLruItHitsWhatTheLargerTierAloneHits) {
     std::string why;
     ASSERT_TRUE(trace.Build(MakeRandomTrace(seed, 200), &why)) << why;
     const LruCurve curve(trace);
-    for (const uint32_t lower_blocks : {50u, 90u, 200u}) {
-      const Counts counts = Replay(trace, 50, lower_blocks, "all");
-      EXPECT_EQ(counts.dram_hits, curve.HitsAt(50));
+    uint32_t dram_blocks = 1;  // none of the prompts is cut off
+    for (size_t r = 0; r < trace.request_count(); ++r) {
+      dram_blocks = std::max(dram_blocks, static_cast<uint32_t>(trace.path(r).size()));
+    }
+    for (const uint32_t lower_blocks : {dram_blocks, 2 * dram_blocks, 4 * dram_blocks}) {
+      const Counts counts = Replay(trace, dram_blocks, lower_blocks, "all");
+      EXPECT_EQ(counts.dram_hits, curve.HitsAt(dram_blocks));
       EXPECT_EQ(counts.dram_hits + counts.lower_hits, curve.HitsAt(lower_blocks))
-          << "seed " << seed << ", 50 over " << lower_blocks;
+          << "seed " << seed << ", " << dram_blocks << " over " << lower_blocks;
     }
   }
 }
