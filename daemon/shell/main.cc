@@ -1,5 +1,7 @@
 // terraced: reads its command line and configuration, builds the shell, and serves until it is told
 // to stop. The only place where exceptions may fly.
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <cerrno>
 #include <csignal>
@@ -14,6 +16,7 @@
 
 #include "daemon/config/config_resolve.h"
 #include "daemon/config/config_text.h"
+#include "daemon/config/installed_unit.h"
 #include "daemon/handover/memory_keeper.h"
 #include "daemon/log/log.h"
 #include "daemon/process/process_guard.h"
@@ -22,6 +25,7 @@
 #include "daemon/shell/shell.h"
 #include "src/build_version.h"
 #include "src/printable_text.h"
+#include "terrace/domain_secret.h"
 #include "terrace/error.h"
 
 namespace terrace {
@@ -52,6 +56,31 @@ int ReadConfig(ConfigSource* source, DaemonConfig* config) {
   }
   const Error loaded = LoadConfig(*source, config);
   return loaded.ok() ? kExitOk : Refuse(loaded.sentence(), kExitUsage);
+}
+
+// Root may read what the daemon may not: a check of the installed unit's file goes on as its user.
+// kExitOk, or the exit code after a sentence on standard error.
+int CheckAsUnit(ConfigSource* source, DaemonConfig* config) {
+  const auto unit = geteuid() == 0 ? FindInstalledUnit() : std::nullopt;
+  const auto account = unit && unit->Reads(source->path) ? FindAccount(unit->user) : std::nullopt;
+  if (!account || account->uid == 0) return ReadConfig(source, config);
+  std::string why;
+  if (!BecomeAccount(*account, &why).ok()) return Refuse(why, kExitStart);
+  source->environment = unit->Surroundings(account->uid);
+  setenv("CREDENTIALS_DIRECTORY", "/run/credentials/terraced.service", 0);
+  int exit_code = ReadConfig(source, config);
+  for (const DomainConfig& domain : config->domains) {
+    if (exit_code != kExitOk) break;
+    DomainSecret unused;
+    const Status read = ReadDomainSecretFile(domain.secret_file, &unused, &why);
+    if (read.ok() || read.code() == StatusCode::kNotFound) continue;
+    exit_code = Refuse("domain " + domain.name + ": " + why, kExitUsage);
+  }
+  if (exit_code != kExitOk) {
+    std::fprintf(stderr, "terraced: found as %s, whom terraced.service runs it as\n",
+                 account->name.c_str());
+  }
+  return exit_code;
 }
 
 // What the exception says that is being handled, and what to do.
@@ -159,7 +188,9 @@ int Main(int argc, char** argv) {
   if (!source.path.empty()) source.path = std::filesystem::absolute(source.path);
   source.environment = ConfigEnvironment::OfProcess();
   DaemonConfig config;
-  if (const int exit_code = ReadConfig(&source, &config); exit_code != kExitOk) return exit_code;
+  const int exit_code =
+      command.is_check ? CheckAsUnit(&source, &config) : ReadConfig(&source, &config);
+  if (exit_code != kExitOk) return exit_code;
   if (!command.is_check && !command.is_print) return Serve(config, source);
   const std::string text = command.is_print
                                ? PrintConfig(config)

@@ -43,14 +43,14 @@ TEST(DoctorConfig, ASecretIsTheDaemonsAndNobodyElsesToRead) {
   const Subject subject = host.Make();
   host.stats["/secret"] = {.mode = S_IFREG | 0600, .uid = 998};
   EXPECT_EQ(CheckSecrets(subject)[0].level, kOk);
-  host.stats["/secret"] = {.mode = S_IFREG | 0400, .uid = 0};
+  host.stats["/secret"] = {.mode = S_IFREG | 0400, .uid = 998};
   EXPECT_EQ(CheckSecrets(subject)[0].level, kOk);
   host.stats["/secret"] = {.mode = S_IFREG | 0640, .uid = 998};
   EXPECT_EQ(CheckSecrets(subject)[0].level, kProblem);
   EXPECT_THAT(CheckSecrets(subject)[0].remedy, HasSubstr("chmod 600 /secret"));
   host.stats["/secret"] = {.mode = S_IFREG | 0600, .uid = 1000};
   EXPECT_EQ(CheckSecrets(subject)[0].level, kProblem);
-  EXPECT_THAT(CheckSecrets(subject)[0].remedy, HasSubstr("chown terrace /secret"));
+  EXPECT_THAT(CheckSecrets(subject)[0].remedy, HasSubstr("chown terrace: /secret"));
 }
 
 TEST(DoctorConfig, ASecretThatIsMissingIsAProblemUnlessItWillBeDrawn) {

@@ -26,9 +26,11 @@ Finding CheckOpenFiles(const Subject& subject);
 std::vector<Finding> CheckFileSize(const Subject& subject);  // none without drives
 std::vector<Finding> CheckCores(const Subject& subject);     // none without a daemon
 
-// ---- what the configuration names (config_checks.cc, drive_checks.cc) ----
+// ---- what the configuration names (config_checks.cc, file_checks.cc,
+// drive_checks.cc) ----
 Finding CheckConfig(const Subject& subject);
 std::vector<Finding> CheckSecrets(const Subject& subject);      // one a domain
+std::vector<Finding> CheckFiles(const Subject& subject);        // keys, a login, certificates
 std::vector<Finding> CheckDirectories(const Subject& subject);  // of state, traces and drives
 std::vector<Finding> CheckVolumes(const Subject& subject);      // one a drive
 std::vector<Finding> CheckSpace(const Subject& subject);        // the same

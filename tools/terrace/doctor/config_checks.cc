@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "tools/terrace/doctor/checks.h"
+#include "tools/terrace/doctor/file_access.h"
 
 namespace terrace::tools {
 namespace {
@@ -34,25 +35,11 @@ Finding CheckSecret(const Subject& subject, const DomainConfig& domain) {
     return finding;
   }
   if (!file) {
-    finding.level = FindingLevel::kNote;
-    finding.found =
-        fmt::format("{}: {} may not look ({})", path, subject.own.name, std::strerror(error));
-    finding.remedy = "sudo terrace doctor";
-    return finding;
+    MarkUnseen(subject, path, error, &finding);
+  } else {
+    JudgeSecretFile(subject, path, *file, "Who has it can make keys and checksums of every tenant.",
+                    &finding);
   }
-  const uint32_t mode = file->mode & kPermissionBits;
-  const bool is_private = mode == 0600 || mode == 0400;
-  const bool is_owned = file->uid == 0 || file->uid == subject.daemon.uid;
-  finding.found = fmt::format("{}: mode {:04o}, of uid {}", path, mode, file->uid);
-  if (is_private && is_owned) return finding;
-  finding.level = FindingLevel::kProblem;
-  finding.meaning = is_private
-                        ? "terraced refuses it: it is neither root's nor the daemon's."
-                        : "terraced refuses it: others may have read it. Who has it can make "
-                          "keys and checksums of every tenant.";
-  finding.remedy = is_private
-                       ? fmt::format("sudo chown {} {}", subject.daemon.name, path)
-                       : fmt::format("sudo chmod 600 {}; draw a new one if it was read", path);
   return finding;
 }
 
@@ -104,6 +91,16 @@ Finding CheckConfig(const Subject& subject) {
           "{}: {} domain{}, {} drive{}, {}", subject.config_path, subject.config.domains.size(),
           subject.config.domains.size() == 1 ? "" : "s", drives, drives == 1 ? "" : "s",
           subject.config.redis.is_on() ? "Redis" : "no Redis");
+      if (!subject.is_config_daemons) return finding;
+      int unused_error = 0;
+      const auto file = subject.calls.Stat(subject.config_path, &unused_error);
+      const auto unreadable =
+          file ? WhyUnreadable(subject, subject.config_path, *file) : std::nullopt;
+      if (!unreadable) return finding;
+      finding.level = FindingLevel::kProblem;
+      finding.found = fmt::format("{}: {}", subject.config_path, unreadable->why);
+      finding.meaning = "terraced refuses to start: it reads the file as that user.";
+      finding.remedy = unreadable->remedy;
       return finding;
     }
     case ConfigState::kAbsent:

@@ -203,8 +203,8 @@ std::vector<Finding> Examine(const Subject& subject) {
   }
   // Of defaults there are none.
   if (subject.config_state != ConfigState::kRead) return all;
-  for (const auto check :
-       {CheckSecrets, CheckDirectories, CheckVolumes, CheckSpace, CheckDrives, CheckRedis}) {
+  for (const auto check : {CheckSecrets, CheckFiles, CheckDirectories, CheckVolumes, CheckSpace,
+                           CheckDrives, CheckRedis}) {
     for (Finding& finding : check(subject)) all.push_back(std::move(finding));
   }
   return all;

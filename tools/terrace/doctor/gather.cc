@@ -7,12 +7,20 @@
 #include <cerrno>
 #include <cstdlib>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <sstream>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "daemon/config/config_resolve.h"
 #include "daemon/config/config_text.h"
+#include "daemon/config/installed_unit.h"
+#include "terrace/protocol_admin.h"
+#include "tools/terrace/cli/admin_link.h"
+#include "tools/terrace/cli/admin_requests.h"
 #include "tools/terrace/cli/refusal.h"
 
 namespace terrace::tools {
@@ -20,6 +28,7 @@ namespace {
 
 constexpr char kConfigPath[] = "/etc/terrace/terraced.toml";
 constexpr char kDaemonUser[] = "terrace";
+constexpr char kStateDir[] = "/var/lib/terrace";
 
 // The daemon's Stats; empty with `*why`.
 std::optional<StatsView> AskForStats(const DaemonAddress& address, const std::string& path,
@@ -87,21 +96,22 @@ struct ConfigRead {
   std::string why;
 };
 
-ConfigRead ReadConfig(const std::string& named_path) {
-  ConfigRead read{.path = named_path.empty() ? kConfigPath : named_path,
+ConfigRead ReadConfig(const std::string& named_path, const std::string& default_path) {
+  ConfigRead read{.path = named_path.empty() ? default_path : named_path,
                   .is_named = !named_path.empty()};
   read.status = ReadConfigFile(read.path, &read.config, &read.why);
   return read;
 }
 
 // What the daemon was started with: its own standard input is not ours, and a pipe was read.
-ConfigRead ReadDaemonsConfig(const std::string& path, const HostCalls& calls) {
+ConfigRead ReadDaemonsConfig(const std::string& path, const std::string& default_path,
+                             const HostCalls& calls) {
   int unused_error = 0;
   const auto file = calls.Stat(path, &unused_error);
   if (path.starts_with("/dev/") || path.starts_with("/proc/") || (file && !S_ISREG(file->mode))) {
     return {.path = path, .was_read = true};
   }
-  return ReadConfig(path);
+  return ReadConfig(path, default_path);
 }
 
 // Who names a configuration and no socket asks about the daemon that it is for.
@@ -125,11 +135,53 @@ ConfigState StateOf(const ConfigRead& refused) {
   return error == ENOENT && !refused.is_named ? ConfigState::kAbsent : ConfigState::kRefused;
 }
 
-void TakeConfig(ConfigRead read, const DaemonCommand& running, Subject* subject) {
-  subject->config_path = read.path;
-  subject->config_why = read.why;
+// Where the daemon that answers keeps its state; empty: it does not say, or not to this user.
+std::string AskStateDir(const DaemonAddress& address, const Subject& subject) {
+  if (subject.own.uid != 0 && subject.own.uid != subject.daemon.uid) return "";
+  const auto link = AdminLink::Open(address);
+  if (link == nullptr) return "";
+  const protocol::ConfigRequest request{.action = protocol::ConfigAction::kGet};
+  const auto head = std::as_bytes(std::span(&request, 1));
+  const auto key = std::as_bytes(std::span(std::string_view("daemon.state_dir")));
+  std::vector<std::byte> body(head.begin(), head.end());
+  body.insert(body.end(), key.begin(), key.end());
+  std::string unused;
+  const nlohmann::json told = AskDocument(*link, protocol::kVerbConfig, body, &unused);
+  if (!told.is_object() || !told.contains("keys") || told["keys"].size() != 1) return "";
+  std::string path = told["keys"][0].value("value", "");
+  std::erase(path, '"');
+  return path;
+}
+
+// Of the process that answers, else of the unit. A file of one's own is for a daemon of one's own.
+UserFacts UserOfDaemon(const Subject& subject, const std::optional<InstalledUnit>& unit) {
+  std::optional<UserFacts> user;
+  if (subject.pid) user = UserOfProcess(subject.files, std::to_string(*subject.pid));
+  if (!user && (subject.is_config_daemons || subject.own.uid == 0)) {
+    user = UserNamed(subject.files, unit ? unit->user : kDaemonUser);
+  }
+  return user.value_or(subject.own);
+}
+
+// What its next start finds around it. This process's own is no measure for another user.
+ConfigEnvironment EnvironmentOfDaemon(const Subject& subject,
+                                      const std::optional<InstalledUnit>& unit,
+                                      const std::string& told_state_dir) {
+  const bool is_own = subject.daemon.uid == subject.own.uid;
   ConfigEnvironment environment = ConfigEnvironment::OfProcess();
-  environment.uid = subject->daemon.uid;
+  environment.uid = subject.daemon.uid;
+  if (!subject.pid && unit && (subject.is_config_daemons || !is_own)) {
+    environment = unit->Surroundings(subject.daemon.uid);
+  } else if (!is_own) {
+    environment = {.uid = subject.daemon.uid, .state_directory = kStateDir};
+  }
+  if (!told_state_dir.empty()) environment.state_directory = told_state_dir;
+  return environment;
+}
+
+void TakeConfig(ConfigRead read, const DaemonCommand& running, const ConfigEnvironment& environment,
+                Subject* subject) {
+  subject->config_why = read.why;
   const ConfigOverrides overrides{.socket_path = running.socket_path,
                                   .dram_bytes = running.dram_bytes};
   if (read.status.ok() && !read.was_read &&
@@ -167,9 +219,13 @@ Subject GatherSubject(const HostFiles& files, const HostCalls& calls, const Daem
   subject.version = TERRACE_VERSION;
   subject.own = UserOfProcess(files, "self").value_or(UserFacts{.uid = getuid(), .name = "you"});
   subject.is_socket_named = !address.socket_path.empty();
+  const std::optional<InstalledUnit> unit = FindInstalledUnit();
+  const std::string units_path =
+      unit && !unit->config_path.empty() ? unit->config_path : kConfigPath;
   std::optional<ConfigRead> config;  // read once: before the daemon is asked if a person named it
-  if (!config_path.empty()) config = ReadConfig(config_path);
-  AskDaemon(config ? AddressOf(address, *config) : address, &subject);
+  if (!config_path.empty()) config = ReadConfig(config_path, units_path);
+  const DaemonAddress asked = config ? AddressOf(address, *config) : address;
+  AskDaemon(asked, &subject);
   DaemonCommand running;
   if (subject.stats) {
     const auto pid = subject.stats->Count("pid");
@@ -181,12 +237,13 @@ Subject GatherSubject(const HostFiles& files, const HostCalls& calls, const Daem
       running = ParseDaemonCommand(files.Read("/proc/" + process + "/cmdline").value_or(""));
     }
   }
-  std::optional<UserFacts> daemon;
-  if (subject.pid) daemon = UserOfProcess(files, std::to_string(*subject.pid));
-  if (!daemon) daemon = UserNamed(files, kDaemonUser);
-  subject.daemon = daemon.value_or(subject.own);
-  if (!config) config = ReadDaemonsConfig(running.config_path, calls);
-  TakeConfig(std::move(*config), running, &subject);
+  if (!config) config = ReadDaemonsConfig(running.config_path, units_path, calls);
+  subject.config_path = config->path;
+  subject.is_config_daemons = config->path == units_path || config->path == running.config_path ||
+                              (unit && unit->Reads(config->path));
+  subject.daemon = UserOfDaemon(subject, unit);
+  const std::string state_dir = subject.stats ? AskStateDir(asked, subject) : "";
+  TakeConfig(std::move(*config), running, EnvironmentOfDaemon(subject, unit, state_dir), &subject);
   return subject;
 }
 

@@ -32,6 +32,15 @@ std::string NameOf(const HostFiles& files, uint32_t uid) {
   return "uid " + std::to_string(uid);
 }
 
+// `bit` is what of the mode lets those in that are neither its owner nor of its group.
+bool May(const FileFacts& file, const UserFacts& user, uint32_t bit) {
+  constexpr uint32_t kToGroup = 3, kToOwner = 6;
+  if (user.uid == 0) return true;
+  if (user.uid == file.uid) return (file.mode & bit << kToOwner) != 0;
+  if (user.Has(file.gid)) return (file.mode & bit << kToGroup) != 0;
+  return (file.mode & bit) != 0;
+}
+
 }  // namespace
 
 bool UserFacts::Has(uint32_t gid) const {
@@ -83,11 +92,10 @@ std::string GroupNamed(const HostFiles& files, uint32_t gid) {
   return "gid " + std::to_string(gid);
 }
 
-bool MayWrite(const FileFacts& file, const UserFacts& user) {
-  if (user.uid == 0) return true;
-  if (user.uid == file.uid) return (file.mode & S_IWUSR) != 0;
-  if (user.Has(file.gid)) return (file.mode & S_IWGRP) != 0;
-  return (file.mode & S_IWOTH) != 0;
-}
+bool MayWrite(const FileFacts& file, const UserFacts& user) { return May(file, user, S_IWOTH); }
+
+bool MayRead(const FileFacts& file, const UserFacts& user) { return May(file, user, S_IROTH); }
+
+bool MayEnter(const FileFacts& file, const UserFacts& user) { return May(file, user, S_IXOTH); }
 
 }  // namespace terrace::tools

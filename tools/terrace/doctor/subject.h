@@ -44,8 +44,9 @@ struct Subject {
 
   std::string config_path;
   ConfigState config_state = ConfigState::kAbsent;
-  std::string config_why;  // of kUnread and kRefused
-  DaemonConfig config;     // defaults unless it was read
+  std::string config_why;          // of kUnread and kRefused
+  DaemonConfig config;             // defaults unless it was read
+  bool is_config_daemons = false;  // the daemon's own file, not a draft
 
   std::string socket_path;
   bool is_socket_named = false;  // by the person who asks
@@ -67,7 +68,9 @@ std::optional<UserFacts> UserOfProcess(const HostFiles& files, const std::string
 std::optional<UserFacts> UserNamed(const HostFiles& files, const std::string& name);
 // A group's name of /etc/group, else "gid 7".
 std::string GroupNamed(const HostFiles& files, uint32_t gid);
-// Whether the mode of a file lets a user write to it.
+// Whether the mode of a file lets a user write to it, read it, or enter the directory that it is.
 bool MayWrite(const FileFacts& file, const UserFacts& user);
+bool MayRead(const FileFacts& file, const UserFacts& user);
+bool MayEnter(const FileFacts& file, const UserFacts& user);
 
 }  // namespace terrace::tools

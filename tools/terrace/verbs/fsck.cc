@@ -2,6 +2,7 @@
 // read here, or with --online what a running one has, which it checks itself.
 #include "daemon/persist/fsck.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -10,6 +11,7 @@
 
 #include "daemon/config/config_resolve.h"
 #include "daemon/config/config_text.h"
+#include "daemon/config/installed_unit.h"
 #include "terrace/domain_secret.h"
 #include "tools/terrace/cli/text_table.h"
 #include "tools/terrace/cli/verb.h"
@@ -23,11 +25,11 @@ constexpr char kConfigPath[] = "/etc/terrace/terraced.toml";
 constexpr char kDescription[] =
     "Check what lies on a daemon's NVMe paths\n\n"
     "Compares header tables, groups and catalog; --verify also reads every block and checks it\n"
-    "against its checksums. Without --repair nothing is changed. Run it as the daemon's user, "
-    "with\n"
-    "the daemon stopped; or with --online beside a running daemon, which then compares what it "
-    "has\n"
-    "in memory, too, while it serves. There, Ctrl-C ends it.\n"
+    "against its checksums. Without --repair nothing is changed. Run it with the daemon stopped, "
+    "as\n"
+    "its user, or as root, who goes on as whoever the files belong to; or with --online beside a\n"
+    "running daemon, which then compares what it has in memory, too, while it serves. There,\n"
+    "Ctrl-C ends it.\n"
     "Exit status: 0 clean, 1 problems were found (repaired or not), 2 could not look.";
 
 std::string CatalogSentence(const FsckReport& report) {
@@ -221,10 +223,15 @@ class FsckVerb : public Verb {
   }
 
   bool ReadConfig(DaemonConfig* config) {
+    const auto unit = FindInstalledUnit();
+    if (config_path_.empty() && unit) config_path_ = unit->config_path;
     if (config_path_.empty()) config_path_ = kConfigPath;
+    const ConfigEnvironment environment = unit && unit->Reads(config_path_)
+                                              ? unit->Surroundings(geteuid())
+                                              : ConfigEnvironment::OfProcess();
     std::string why;
     if (!ReadConfigFile(config_path_, config, &why).ok() ||
-        !ResolveConfig({}, ConfigEnvironment::OfProcess(), config, &why).ok()) {
+        !ResolveConfig({}, environment, config, &why).ok()) {
       Fail("fsck: " + why);
       return false;
     }
@@ -235,6 +242,21 @@ class FsckVerb : public Verb {
     return true;
   }
 
+  // Root goes on as the daemon's user: what it writes there the daemon has to open, and a secret is
+  // believed of root and of who reads it.
+  static bool BecomeOwner(const std::string& directory) {
+    struct stat about {};
+    if (geteuid() != 0 || stat(directory.c_str(), &about) != 0 || about.st_uid == 0) return true;
+    const Account owner = OwnerAccount(about.st_uid, about.st_gid);
+    std::string why;
+    if (BecomeAccount(owner, &why).ok()) return true;
+    Fail(
+        fmt::format("fsck: {} belongs to {}, and {}. Run it as that user: sudo -u '#{}' terrace "
+                    "fsck",
+                    directory, owner.name, why, owner.uid));
+    return false;
+  }
+
   bool Check(const DaemonConfig& config, const DomainConfig& domain, FsckReport* report) const {
     FsckOptions options{.payloads = is_verifying_ ? FsckPayloads::kVerify : FsckPayloads::kLeave,
                         .mode = is_repairing_ ? FsckMode::kRepair : FsckMode::kLook,
@@ -243,6 +265,7 @@ class FsckVerb : public Verb {
     for (const std::string& path : config.nvme.paths) {
       options.directories.push_back(path + "/" + domain.name);
     }
+    if (!BecomeOwner(options.directories.front())) return false;
     if (isatty(STDERR_FILENO)) {
       options.progress = [](uint64_t bytes_done, uint64_t bytes_total) {
         std::fprintf(stderr, "\rterrace: %s of %s verified", FormatBytes(bytes_done).c_str(),
