@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "terrace/open_file.h"
+#include "terrace/secret_mode.h"
 
 namespace terrace {
 namespace {
@@ -65,10 +66,10 @@ Status CheckOwnership(const std::string& path, const struct stat& file, std::str
   if (file.st_uid != 0 && file.st_uid != geteuid()) {
     return Refuse(why, StatusCode::kInvalid,
                   "secret file " + path + " belongs to uid " + std::to_string(file.st_uid) +
-                      "; it must belong to root or to the daemon's uid " +
-                      std::to_string(geteuid()) + ": chown it");
+                      "; it must belong to the user that reads it, here uid " +
+                      std::to_string(geteuid()) + ": chown it, or read it as its owner");
   }
-  if ((file.st_mode & 077) != 0) {
+  if ((file.st_mode & ForbiddenModeBits(path)) != 0) {
     return Refuse(why, StatusCode::kInvalid,
                   "secret file " + path + " has mode " + Octal(file.st_mode & 07777) +
                       ", so others than its owner can read or write it; the limit is 0600: chmod "

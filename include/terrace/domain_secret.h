@@ -3,7 +3,8 @@
 //
 // The file is one line of text, so that it travels through configuration management unharmed:
 //   terrace-secret-1 <384 lower-case hex digits>\n
-// It is readable by its owner alone (0600 or 0400), and the owner is root or the daemon's user.
+// It is readable by its owner alone (0600 or 0400), who is root or the user that reads it; a
+// systemd credential may be readable by its group, too (secret_mode.h).
 #pragma once
 
 #include <string>

@@ -14,6 +14,7 @@
 #include "terrace/check.h"
 #include "terrace/checksum.h"
 #include "terrace/open_file.h"
+#include "terrace/secret_mode.h"
 #include "tiers/record_fields.h"
 
 namespace terrace {
@@ -38,10 +39,10 @@ Status CheckOwnership(const std::string& path, const struct stat& file, std::str
   if (file.st_uid != 0 && file.st_uid != geteuid()) {
     return Refuse(why, StatusCode::kInvalid,
                   name + " belongs to uid " + std::to_string(file.st_uid) +
-                      "; it must belong to root or to the daemon's uid " +
+                      "; it must belong to the user that reads it, here uid " +
                       std::to_string(geteuid()) + ": chown it");
   }
-  if ((file.st_mode & 077) != 0) {
+  if ((file.st_mode & ForbiddenModeBits(path)) != 0) {
     return Refuse(why, StatusCode::kInvalid,
                   name +
                       " can be read or written by others than its owner; the limit is mode "
@@ -142,8 +143,8 @@ Result<std::shared_ptr<const KeyRing>> ReadKeyRingFile(const std::string& path, 
     const int error = errno;
     return Refuse(why, StatusCode::kIo,
                   name + ": cannot " + action + ": " + strerror(error) +
-                      "; it must belong to the daemon's user or root, with mode 0600, in a "
-                      "directory that the daemon may enter",
+                      "; it must belong to the user that reads it, with mode 0600: chown it, and "
+                      "let that user into its directory",
                   error);
   };
   if (file.fd() < 0) return refuse_errno("open it");

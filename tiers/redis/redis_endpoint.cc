@@ -11,15 +11,16 @@
 #include <charconv>
 #include <string_view>
 
+#include "terrace/secret_mode.h"
+
 namespace terrace {
 namespace {
 
 constexpr std::string_view kUnixPrefix = "unix:";
 constexpr size_t kCredentialsBytesMax = 4096;
-constexpr mode_t kForOthers = 077;
 
-bool IsFitForASecret(const struct stat& about) {
-  return S_ISREG(about.st_mode) && (about.st_mode & kForOthers) == 0 &&
+bool IsFitForASecret(const std::string& path, const struct stat& about) {
+  return S_ISREG(about.st_mode) && (about.st_mode & ForbiddenModeBits(path)) == 0 &&
          (about.st_uid == 0 || about.st_uid == geteuid());
 }
 
@@ -98,13 +99,18 @@ Status ReadRedisCredentials(const std::string& path, RedisCredentials* credentia
   if (fd < 0) {
     const int error = errno;
     *why = path + ": cannot be opened: " + strerror(error);
+    if (error == EACCES) {
+      *why +=
+          "; it must belong to the user that reads it, with mode 0600: chown it, and let that user "
+          "into its directory";
+    }
     return error == ENOENT ? Status(StatusCode::kNotFound, "no such file")
                            : Status(StatusCode::kIo, "a password file cannot be opened", error);
   }
   struct stat about {};
   std::array<char, kCredentialsBytesMax> bytes;
   ssize_t count = -1;
-  const bool is_fit = fstat(fd, &about) == 0 && IsFitForASecret(about);
+  const bool is_fit = fstat(fd, &about) == 0 && IsFitForASecret(path, about);
   if (is_fit) count = read(fd, bytes.data(), bytes.size());
   close(fd);
   if (!is_fit) {

@@ -199,6 +199,17 @@ TEST_F(DomainSecretFile, GroupReadableIsRefused) {
   EXPECT_THAT(why, HasSubstr("chmod 600"));
 }
 
+TEST_F(DomainSecretFile, ACredentialOfSystemdMayBeReadableForItsGroup) {
+  Write(FormatDomainSecret(Counting()), 0440);
+  DomainSecret secret{};
+  std::string why;
+  setenv("CREDENTIALS_DIRECTORY", directory_.c_str(), 1);
+  const Status read = ReadDomainSecretFile(Path(), &secret, &why);
+  unsetenv("CREDENTIALS_DIRECTORY");
+  EXPECT_TRUE(read.ok()) << why;
+  EXPECT_EQ(Refusal().first, StatusCode::kInvalid) << "it is no credential now";
+}
+
 TEST_F(DomainSecretFile, ForeignOwnerIsRefused) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
   Write(FormatDomainSecret(Counting()), 0600);

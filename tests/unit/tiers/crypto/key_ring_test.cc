@@ -84,5 +84,16 @@ TEST_F(KeyRingFile, IsRefusedWithARemedyUnlessOnlyItsOwnerReadsIt) {
   EXPECT_NE(why.find(path_), why.npos) << why;
 }
 
+TEST_F(KeyRingFile, ACredentialOfSystemdMayBeReadableForItsGroup) {
+  std::string why;
+  chmod(path_.c_str(), 0440);
+  EXPECT_EQ(ReadKeyRingFile(path_, &why).code(), StatusCode::kInvalid);
+  setenv("CREDENTIALS_DIRECTORY", directory_.c_str(), 1);
+  EXPECT_TRUE(ReadKeyRingFile(path_, &why).ok()) << why;
+  chmod(path_.c_str(), 0460);
+  EXPECT_EQ(ReadKeyRingFile(path_, &why).code(), StatusCode::kInvalid);
+  unsetenv("CREDENTIALS_DIRECTORY");
+}
+
 }  // namespace
 }  // namespace terrace
