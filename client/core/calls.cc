@@ -49,6 +49,11 @@ Status Calls::Submit(CallSpec spec, AsyncSpec async) {
   request->user_data = async.user_data;
   request->callback = std::move(async.callback);
   if (spec.is_bypassed) {
+    if (connection_.is_stopping()) {  // else a chain of them would have no end
+      requests_.table().Free(*request);
+      if (!has_callback) completions.Unreserve();
+      return Status(StatusCode::kGone, "the Client is being destroyed");
+    }
     AnswerBypassed(*request);
     requests_.End(*request);
     return Status::Ok();

@@ -66,6 +66,10 @@ void Core::Stop() {
   // A user may destroy the Client from a callback: then the thread ends by itself.
   if (background_.get_id() == std::this_thread::get_id()) {
     background_.detach();
+    // What is pending ends here: no callback but the running one is called after this returns.
+    reader_.End();
+    requests_.RunCallbacks();
+    completions().Clear();
   } else if (background_.joinable()) {
     background_.join();
   }

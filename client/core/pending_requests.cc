@@ -74,11 +74,17 @@ void PendingRequests::Fail(Request& request) {
 }
 
 void PendingRequests::RunCallbacks() {
-  while (true) {
+  size_t left = 0;
+  {
+    LockGuard guard(callbacks_lock_);
+    left = callbacks_.size();
+  }
+  // What they ask for may be answered at once: its turn is the next one.
+  for (; left > 0; --left) {
     Request* request = nullptr;
     {
       LockGuard guard(callbacks_lock_);
-      if (callbacks_.empty()) return;
+      if (callbacks_.empty()) return;  // one of them has destroyed the Client
       // Oldest first; there are few.
       request = callbacks_.front();
       callbacks_.erase(callbacks_.begin());

@@ -37,6 +37,7 @@ size_t HeldBytes(const LeaseState& lease) {
          lease.reserved.capacity() * sizeof(protocol::ReservedKey) +
          lease.slot_refs.capacity() * sizeof(SlotRef) +
          lease.written.capacity() * sizeof(WrittenPart) +
+         lease.part_states.capacity() * sizeof(PartState) +
          lease.readable_parts.capacity() * sizeof(uint64_t);
 }
 

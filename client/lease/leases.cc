@@ -131,7 +131,7 @@ void Leases::End(LeaseState& lease) {
     }
   }
   lease.segments.clear();
-  connection_.DropLater(std::move(lease.attachment));
+  connection_.DropLater(std::move(lease.attachment), lease.connection);
 }
 
 }  // namespace terrace::client

@@ -104,8 +104,9 @@ void Connection::Detach() {
   retired_ = std::move(attachment_);
 }
 
-void Connection::DropLater(std::shared_ptr<Attachment> attachment) {
-  if (attachment->slab_device().device == nullptr || is_stopping()) return;
+void Connection::DropLater(std::shared_ptr<Attachment> attachment, uint32_t connection) {
+  const bool is_present = connection == number() && attachment->slab_device().device == nullptr;
+  if (is_present || is_stopping()) return;
   try {
     LockGuard guard(state_lock_);
     if (attachment == attachment_) return;  // it has another owner

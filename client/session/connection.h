@@ -81,9 +81,10 @@ class Connection {
   void Refuse(const Refusal& refusal);
   // The socket is closed and the attachment left to DropUnused. REQUIRES: the reader role.
   void Detach();
-  // Lets go of a lease's attachment. Unmapping memory of a device takes long, and may wait for it:
-  // then the background thread does it.
-  void DropLater(std::shared_ptr<Attachment> attachment);
+  // Lets go of the attachment of a lease that `connection` gave. Of one that is gone it may be the
+  // last, and unmapping all of an arena takes long; so does memory of a device, and may wait for
+  // it: then the background thread does it, as long as there is one.
+  void DropLater(std::shared_ptr<Attachment> attachment, uint32_t connection);
   // Lets go of the attachments that Detach and DropLater left. The background thread's.
   void DropUnused();
   Link& link() { return link_; }

@@ -98,7 +98,8 @@ class PagedCache;
 }
 
 // The right to read blocks. Move-only; the destructor releases without waiting. A lease outlives
-// its Client: its pointers stay mapped until it is gone.
+// its Client: its pointers stay mapped until it is gone, and the last one's end unmaps them, which
+// takes long where the arena is large.
 class ReadLease {
  public:
   ReadLease();

@@ -135,6 +135,86 @@ TEST_F(Async, ACallbackMayDestroyTheClient) {
   EXPECT_TRUE(Eventually([&] { return is_gone.load(); }));
 }
 
+// Five requests, of which the first that ends destroys the Client.
+struct DestroyedByACallback {
+  std::atomic<int> called{0};
+  std::atomic<bool> is_gone{false};
+  std::atomic<int> late{0};
+
+  void Ask(std::unique_ptr<Client>& client, GroupRef group, uint64_t deadline_us) {
+    RequestOptions options;
+    options.deadline_us = deadline_us;
+    for (uint64_t i = 0; i < 5; ++i) {
+      const auto callback = [this, &client](ClientCompletion&&) {
+        if (is_gone) ++late;
+        if (called++ > 0) return;
+        client.reset();
+        is_gone = true;
+      };
+      ASSERT_TRUE(client->AcquireAsync(group, TestKeys(2), options, i, callback).ok());
+    }
+    EXPECT_TRUE(Eventually([&] { return is_gone.load(); }));
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_EQ(called, 5) << "each has one completion";
+    EXPECT_EQ(late, 0) << "the Client was gone, and with it what its callbacks use";
+  }
+};
+
+TEST_F(Async, NoCallbackIsCalledAfterOneThatDestroyedTheClient) {
+  daemon_.set_handler(
+      [](ScriptedDaemon&, const PeerMessage& message) { return message.verb == Verb::kAcquire; });
+  DestroyedByACallback expired;
+  expired.Ask(client_, group_, 100'000);
+  daemon_.set_handler(nullptr);
+  Connect(TestOptions(daemon_));
+  daemon_.TellMode(protocol::ServingMode::kBypassed);
+  DestroyedByACallback answered;
+  answered.Ask(client_, group_, kLongUs);
+}
+
+TEST_F(Async, AChainOfCallbacksEndsWithTheClientInABypassedDomain) {
+  daemon_.TellMode(protocol::ServingMode::kBypassed);
+  std::atomic<bool> is_over{false};
+  std::atomic<int> links{0};
+  Client* const client = client_.get();
+  CompletionCallback next;
+  next = [&](ClientCompletion&&) {
+    ++links;
+    if (!is_over) static_cast<void>(client->AcquireAsync(group_, TestKeys(1), {}, 1, next));
+  };
+  ASSERT_TRUE(client->AcquireAsync(group_, TestKeys(1), {}, 1, next).ok());
+  ASSERT_TRUE(Eventually([&] { return links > 100; }));
+  std::atomic<bool> is_destroyed{false};
+  std::thread destroyer([&] {
+    client_.reset();
+    is_destroyed = true;
+  });
+  EXPECT_TRUE(Eventually([&] { return is_destroyed.load(); }));
+  is_over = true;
+  destroyer.join();
+}
+
+// Unmapping an arena takes long, which is no matter of who lets its last lease go.
+TEST_F(Async, TheLastLeaseOfAConnectionThatIsGoneIsUnmappedInTheBackground) {
+  ReadLease lease = Acquire(2);
+  Reconnect();
+  std::atomic<bool> is_inside{false};
+  std::atomic<bool> may_go{false};
+  ASSERT_TRUE(client_
+                  ->PrefetchAsync(group_, TestKeys(1), {}, 1,
+                                  [&](ClientCompletion&&) {
+                                    is_inside = true;
+                                    while (!may_go) std::this_thread::yield();
+                                  })
+                  .ok());
+  ASSERT_TRUE(Eventually([&] { return is_inside.load(); }));
+  lease = ReadLease();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_FALSE(daemon_.IsLifeOver(0)) << "it was unmapped by this thread";
+  may_go = true;
+  EXPECT_TRUE(daemon_.WaitLifeEnds(0));
+}
+
 // Requests race with the end of their connection; each completes exactly once.
 TEST_F(Async, ExactlyOneCompletionUnderDisconnects) {
   std::atomic<bool> is_over{false};
