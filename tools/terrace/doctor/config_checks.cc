@@ -44,7 +44,8 @@ Finding CheckSecret(const Subject& subject, const DomainConfig& domain) {
 }
 
 constexpr char kNoTraces[] =
-    "terraced starts without it, and a recording of requests ends at once.";
+    "terraced starts without it. A recording of requests makes it where its parent lets it, and "
+    "ends at once else.";
 
 Finding CheckDirectory(const Subject& subject, const std::string& key, const std::string& path) {
   Finding finding{.check = "directory"};
