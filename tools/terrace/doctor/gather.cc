@@ -148,9 +148,9 @@ std::string AskStateDir(const DaemonAddress& address, const Subject& subject) {
   std::string unused;
   const nlohmann::json told = AskDocument(*link, protocol::kVerbConfig, body, &unused);
   if (!told.is_object() || !told.contains("keys") || told["keys"].size() != 1) return "";
-  std::string path = told["keys"][0].value("value", "");
-  std::erase(path, '"');
-  return path;
+  // As TOML says it, in either kind of quotes.
+  const std::string value = told["keys"][0].value("value", "");
+  return value.size() > 2 ? value.substr(1, value.size() - 2) : "";
 }
 
 // Of the process that answers, else of the unit. A file of one's own is for a daemon of one's own.

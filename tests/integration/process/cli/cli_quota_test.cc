@@ -254,7 +254,7 @@ TEST_F(CliQuota, SmokeOtherKeysThanQuotasAreRefusedAndNothingChanges) {
     EXPECT_EQ(outcome.exit_code, 2) << outcome.out;
     EXPECT_THAT(outcome.err, AllOf(HasSubstr("changes no quota"), HasSubstr("nvme_max_bytes")));
   }
-  EXPECT_THAT(Terrace({"quota", "noisy"}).out, HasSubstr("noisy: borrow_priority 0\n"));
+  EXPECT_THAT(Terrace({"quota", "noisy"}).out, HasSubstr("noisy: borrow_priority 50\n"));
   EXPECT_THAT(Terrace({"quota", "noisy", "borrow_priority=2"}).out,
               HasSubstr("noisy: borrow_priority 2\n"));
 }

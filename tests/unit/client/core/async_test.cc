@@ -138,6 +138,7 @@ TEST_F(Async, ACallbackMayDestroyTheClient) {
 // Five requests, of which the first that ends destroys the Client.
 struct DestroyedByACallback {
   std::atomic<int> called{0};
+  std::atomic<bool> is_asked{false};  // all of them: a bypassed one is answered at once
   std::atomic<bool> is_gone{false};
   std::atomic<int> late{0};
 
@@ -148,11 +149,13 @@ struct DestroyedByACallback {
       const auto callback = [this, &client](ClientCompletion&&) {
         if (is_gone) ++late;
         if (called++ > 0) return;
+        while (!is_asked) std::this_thread::sleep_for(std::chrono::milliseconds(1));
         client.reset();
         is_gone = true;
       };
       ASSERT_TRUE(client->AcquireAsync(group, TestKeys(2), options, i, callback).ok());
     }
+    is_asked = true;
     EXPECT_TRUE(Eventually([&] { return is_gone.load(); }));
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     EXPECT_EQ(called, 5) << "each has one completion";
