@@ -79,6 +79,7 @@ void BuildCommit(Request& request, Outgoing* message) {
 }
 
 void ReturnWritten(Request& request) {
+  if (request.asked.verb != protocol::Verb::kCommit) return;
   LeaseState& lease = *request.lease;
   if ((request.commit.flags & protocol::kCommitRelease) != 0) lease.owner->StayOpen(lease);
   if (request.written.empty()) return;

@@ -14,7 +14,8 @@ namespace terrace::client {
 // std::bad_alloc; the parts are the lease's again then.
 void BuildCommit(Request& request, Outgoing* message);
 
-// Gives the request's parts back to the lease, which goes on if the Commit was to release it.
+// Gives the parts of a Commit back to its lease, which goes on if the Commit was to release it; of
+// any other request there are none.
 void ReturnWritten(Request& request);
 
 // Accounts for an answer. Returns kOk, or, if no block was sealed, the first refusal of an entry.
