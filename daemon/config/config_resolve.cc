@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <charconv>
 #include <cstdlib>
 #include <filesystem>
 #include <set>
@@ -283,10 +282,8 @@ Status ResolveMetrics(const MetricsConfig& metrics, std::string* why) {
 
 // Or any that is free. ZeroMQ would take a number above modulo 65536.
 bool IsPort(std::string_view text) {
-  if (text == "*") return true;
-  uint32_t port = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
-  return error == std::errc() && end == text.data() + text.size() && port >= 1 && port <= 65'535;
+  uint16_t unused = 0;
+  return text == "*" || ParsePort(text, &unused);
 }
 
 Status ResolveKvEvents(DaemonConfig* config, std::string* why) {

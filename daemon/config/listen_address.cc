@@ -7,13 +7,16 @@
 
 namespace terrace {
 
+bool ParsePort(std::string_view text, uint16_t* port) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *port);
+  return error == std::errc() && end == text.data() + text.size() && *port != 0;
+}
+
 bool ParseListenAddress(std::string_view text, ListenAddress* address) {
   const size_t colon = text.rfind(':');
   if (colon == text.npos) return false;
-  const std::string_view port = text.substr(colon + 1);
+  if (!ParsePort(text.substr(colon + 1), &address->port)) return false;
   std::string_view host = text.substr(0, colon);
-  const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), address->port);
-  if (error != std::errc() || end != port.data() + port.size() || address->port == 0) return false;
   address->is_v6 = host.size() > 2 && host.front() == '[' && host.back() == ']';
   if (address->is_v6) host = host.substr(1, host.size() - 2);
   address->host = host;

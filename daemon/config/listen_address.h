@@ -7,6 +7,9 @@
 
 namespace terrace {
 
+// A number from 1 to 65535, and nothing behind it.
+bool ParsePort(std::string_view text, uint16_t* port);
+
 struct ListenAddress {
   std::string host;  // of digits; no name is looked up
   uint16_t port = 0;

@@ -161,10 +161,8 @@ Status KvEventPublisher::OpenSockets(std::string* why) {
       Bind(&sockets->replay, *endpoint);
     }
     sockets_ = std::move(sockets);
-    is_bound_.store(true);
     return Status::Ok();
   } catch (const zmq::error_t& error) {
-    is_bound_.store(false);
     const bool may_pass = error.num() == EADDRINUSE || error.num() == EADDRNOTAVAIL;
     *why = std::string("kv_events.") + key + " is '" + *endpoint + "', which cannot be bound (" +
            error.what() +
@@ -173,7 +171,6 @@ Status KvEventPublisher::OpenSockets(std::string* why) {
     return Status(may_pass ? StatusCode::kBusy : StatusCode::kInvalid,
                   "an endpoint of KV events cannot be bound");
   } catch (const NoInterfaces&) {
-    is_bound_.store(false);
     *why = std::string("kv_events.") + key + " is '" + *endpoint +
            "', and the host's interfaces cannot be listed here (no AF_NETLINK): add AF_NETLINK to "
            "RestrictAddressFamilies= of the unit, or name tcp://*:PORT, or ipc:// and a path";
@@ -184,6 +181,7 @@ Status KvEventPublisher::OpenSockets(std::string* why) {
 Status KvEventPublisher::Start(std::string* why) {
   // Somebody else's port, or an address that is not there yet: tried again, as after an error.
   const Status opened = OpenSockets(why);
+  is_bound_.store(opened.ok());
   if (!opened.ok() && opened.code() != StatusCode::kBusy) return opened;
   WarnOfAddressFilter("endpoint", config_.endpoint);
   WarnOfAddressFilter("replay_endpoint", config_.replay_endpoint);
@@ -345,9 +343,12 @@ void KvEventPublisher::SleepUntilWoken(int timeout_ms) {
 // Sends what there is, then sleeps until there is more or somebody asks for a replay.
 void KvEventPublisher::Turn() {
   std::string why;
-  if (sockets_ == nullptr && !OpenSockets(&why).ok()) {
-    while (SendSome()) continue;  // to nobody: queue and streams are not to fill up
-    return Recover(why.c_str());
+  if (sockets_ == nullptr) {
+    is_bound_.store(OpenSockets(&why).ok());
+    if (!is_bound_.load()) {
+      while (SendSome()) continue;  // to nobody: queue and streams are not to fill up
+      return Recover(why.c_str());
+    }
   }
   // Looked at first: whatever was queued before the loss is sent before all is told anew.
   const bool has_lost = has_lost_.load(std::memory_order_acquire);

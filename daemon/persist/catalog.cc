@@ -249,7 +249,6 @@ void Catalog::State::RetryLater() {
   retry_at = SteadyClock::now() + microseconds(retry_us);
 }
 
-// Empty: it is open, with what it held before.
 void Catalog::State::NoteSetAside(const CatalogDb::Opened& opened) {
   if (opened.set_aside.empty()) return;
   set_aside = "the catalog " + options.db.directory + " cannot be used (" + opened.why +
@@ -261,6 +260,7 @@ void Catalog::State::SayWhatIsSetAside() {
   if (!set_aside.empty()) links.trouble(std::exchange(set_aside, ""));
 }
 
+// Empty: it is open, with what it held before.
 std::string Catalog::State::OpenAgain() {
   db.reset();
   std::error_code error;

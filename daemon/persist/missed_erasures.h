@@ -70,6 +70,11 @@ class MissedErasures final : public AbsentPlaces {
   bool MayAdopt(uint32_t domain_index, uint64_t seed) const;
   // The domain's memory has this seed; `is_held`: a successor may be given it.
   void UseMemory(uint32_t domain_index, uint64_t seed, bool is_held);
+  // Secrets under which the domain may have something on a Redis server.
+  const std::set<std::string>& all_redis(uint32_t domain_index) const {
+    return options_.all_redis[domain_index];
+  }
+
   // Drives that are served again have been emptied, slab files removed.
   void StrikeDrive(uint32_t domain_index, const std::string& path);
   void StrikeSlab(uint32_t domain_index, const std::string& file);

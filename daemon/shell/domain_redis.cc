@@ -256,7 +256,7 @@ Status OpenRedis(const DaemonConfig& config, const std::vector<DomainSecret>& se
                 "blocks are shared under their own domain's secret: both are found by its index");
   for (uint32_t i = 0; i < config.domains.size(); ++i) {
     const std::string name = RedisSecretName(secrets[i]);
-    Missed absent{.redis = RedisSecretNamesOf(config, i)};
+    Missed absent{.redis = missed->all_redis(i)};
     absent.redis.erase(name);
     missed->AddAbsent(i, absent);
     if (!config.redis.is_on()) {

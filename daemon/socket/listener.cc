@@ -15,6 +15,7 @@
 
 #include "daemon/handover/fd_store.h"
 #include "terrace/lock_holder.h"
+#include "terrace/secret_mode.h"
 
 namespace terrace {
 namespace {
@@ -26,13 +27,6 @@ Status Refuse(std::string* why, const DomainConfig& config, const std::string& s
   const int error = errno;
   *why = "domain " + config.name + ": socket " + config.socket_path + ": " + sentence;
   return Status(code, "the socket cannot be opened", error);
-}
-
-std::string OctalText(mode_t mode) {
-  std::string text = "0000";
-  for (size_t digit = text.size(); digit-- > 0; mode >>= 3)
-    text[digit] += static_cast<char>(mode & 7);
-  return text;
 }
 
 std::string ErrnoText() { return std::strerror(errno); }
@@ -165,8 +159,8 @@ Listener Listener::Adopt(int fd, const DomainConfig& config, std::string* otherw
   const mode_t mode = about.st_mode & 0777;
   if (mode != config.socket_mode) {
     *otherwise += (otherwise->empty() ? "the socket unit gave " + path : std::string("; it has")) +
-                  " mode " + OctalText(mode) + ", and the domain's socket_mode is " +
-                  OctalText(config.socket_mode);
+                  " mode " + ModeText(mode) + ", and the domain's socket_mode is " +
+                  ModeText(config.socket_mode);
   }
   return listener;
 }

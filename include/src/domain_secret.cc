@@ -34,8 +34,7 @@ const char* RemedyFor(int error) {
   switch (error) {
     case EACCES:
     case EPERM:
-      return "; it must belong to the user that reads it, with mode 0600: chown it, and let that "
-             "user into its directory";
+      return kUnreadableRemedy;
     case ELOOP:
       return "; it must be the file itself, no symbolic link";
     default:
@@ -51,14 +50,6 @@ Status RefuseErrno(std::string* why, const std::string& path, const char* action
       error);
 }
 
-std::string Octal(mode_t mode) {
-  std::string text;
-  for (int shift = 9; shift >= 0; shift -= 3) {
-    text += static_cast<char>('0' + ((mode >> shift) & 7));
-  }
-  return text;
-}
-
 Status CheckOwnership(const std::string& path, const struct stat& file, std::string* why) {
   if (!S_ISREG(file.st_mode)) {
     return Refuse(why, StatusCode::kInvalid, "secret file " + path + " is no regular file");
@@ -71,7 +62,7 @@ Status CheckOwnership(const std::string& path, const struct stat& file, std::str
   }
   if ((file.st_mode & ForbiddenModeBits(path)) != 0) {
     return Refuse(why, StatusCode::kInvalid,
-                  "secret file " + path + " has mode " + Octal(file.st_mode & 07777) +
+                  "secret file " + path + " has mode " + ModeText(file.st_mode & 07777) +
                       ", so others than its owner can read or write it; the limit is 0600: chmod "
                       "600 " +
                       path + ", and draw a new secret if it has been read");

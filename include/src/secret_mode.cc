@@ -15,4 +15,12 @@ unsigned ForbiddenModeBits(const std::string& path) {
   return named.starts_with(below) ? kOfOthers & ~kReadByGroup : kOfOthers;
 }
 
+std::string ModeText(unsigned mode) {
+  std::string text;
+  for (int shift = 9; shift >= 0; shift -= 3) {
+    text += static_cast<char>('0' + ((mode >> shift) & 7));
+  }
+  return text;
+}
+
 }  // namespace terrace

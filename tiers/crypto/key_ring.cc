@@ -142,10 +142,7 @@ Result<std::shared_ptr<const KeyRing>> ReadKeyRingFile(const std::string& path, 
   const auto refuse_errno = [&](const char* action) {
     const int error = errno;
     return Refuse(why, StatusCode::kIo,
-                  name + ": cannot " + action + ": " + strerror(error) +
-                      "; it must belong to the user that reads it, with mode 0600: chown it, and "
-                      "let that user into its directory",
-                  error);
+                  name + ": cannot " + action + ": " + strerror(error) + kUnreadableRemedy, error);
   };
   if (file.fd() < 0) return refuse_errno("open it");
   struct stat about;

@@ -99,11 +99,7 @@ Status ReadRedisCredentials(const std::string& path, RedisCredentials* credentia
   if (fd < 0) {
     const int error = errno;
     *why = path + ": cannot be opened: " + strerror(error);
-    if (error == EACCES) {
-      *why +=
-          "; it must belong to the user that reads it, with mode 0600: chown it, and let that user "
-          "into its directory";
-    }
+    if (error == EACCES) *why += kUnreadableRemedy;
     return error == ENOENT ? Status(StatusCode::kNotFound, "no such file")
                            : Status(StatusCode::kIo, "a password file cannot be opened", error);
   }

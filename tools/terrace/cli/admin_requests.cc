@@ -59,6 +59,16 @@ nlohmann::json AskDocument(AdminLink& link, protocol::Verb verb, std::span<const
   return nlohmann::json(nlohmann::json::value_t::discarded);
 }
 
+nlohmann::json AskConfig(AdminLink& link, protocol::ConfigAction action, std::string_view text,
+                         std::string* why) {
+  const protocol::ConfigRequest request{.action = action};
+  const auto head = std::as_bytes(std::span(&request, 1));
+  const auto tail = std::as_bytes(std::span(text));
+  std::vector<std::byte> body(head.begin(), head.end());
+  body.insert(body.end(), tail.begin(), tail.end());
+  return AskDocument(link, protocol::kVerbConfig, body, why);
+}
+
 std::optional<nlohmann::json> AskConfig(const DaemonAddress& address, protocol::ConfigAction action,
                                         std::string_view text) {
   if (text.find('\n') != text.npos) {
@@ -67,13 +77,8 @@ std::optional<nlohmann::json> AskConfig(const DaemonAddress& address, protocol::
   }
   const auto link = AdminLink::Open(address);
   if (link == nullptr) return std::nullopt;
-  const protocol::ConfigRequest request{.action = action};
-  const auto head = std::as_bytes(std::span(&request, 1));
-  const auto tail = std::as_bytes(std::span(text));
-  std::vector<std::byte> body(head.begin(), head.end());
-  body.insert(body.end(), tail.begin(), tail.end());
   std::string why;
-  nlohmann::json document = AskDocument(*link, protocol::kVerbConfig, body, &why);
+  nlohmann::json document = AskConfig(*link, action, text, &why);
   if (document.is_object()) return document;
   Fail(why);
   return std::nullopt;

@@ -30,7 +30,10 @@ std::string WhyRefused(const AdminLink& link, std::string_view verb_name);
 // Of a verb that answers a JSON object. Otherwise discarded, and a sentence in `*why`.
 nlohmann::json AskDocument(AdminLink& link, protocol::Verb verb, std::span<const std::byte> body,
                            std::string* why);
-// The same of Config; none after telling the person why.
+// The same of Config, with what follows its head.
+nlohmann::json AskConfig(AdminLink& link, protocol::ConfigAction action, std::string_view text,
+                         std::string* why);
+// Once; none after telling the person why.
 std::optional<nlohmann::json> AskConfig(const DaemonAddress& address, protocol::ConfigAction action,
                                         std::string_view text);
 

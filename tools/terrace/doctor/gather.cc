@@ -140,13 +140,9 @@ std::string AskStateDir(const DaemonAddress& address, const Subject& subject) {
   if (subject.own.uid != 0 && subject.own.uid != subject.daemon.uid) return "";
   const auto link = AdminLink::Open(address);
   if (link == nullptr) return "";
-  const protocol::ConfigRequest request{.action = protocol::ConfigAction::kGet};
-  const auto head = std::as_bytes(std::span(&request, 1));
-  const auto key = std::as_bytes(std::span(std::string_view("daemon.state_dir")));
-  std::vector<std::byte> body(head.begin(), head.end());
-  body.insert(body.end(), key.begin(), key.end());
   std::string unused;
-  const nlohmann::json told = AskDocument(*link, protocol::kVerbConfig, body, &unused);
+  const nlohmann::json told =
+      AskConfig(*link, protocol::ConfigAction::kGet, "daemon.state_dir", &unused);
   if (!told.is_object() || !told.contains("keys") || told["keys"].size() != 1) return "";
   // As TOML says it, in either kind of quotes.
   const std::string value = told["keys"][0].value("value", "");
