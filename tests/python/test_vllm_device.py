@@ -266,10 +266,13 @@ def test_commits_to_a_daemon_that_hangs_end_together(monkeypatch):
     half._committer.submit(lambda: None).result(LONG_S)
     hold = threading.Event()
     half._committer.submit(hold.wait)
-    for number in range(20):
-        half._storing[number] = terrace.vllm.worker._Storing(SlowLease(clock, waits), [], 1)
-    half.poll_stores()
-    hold.set()
+    try:
+        for number in range(20):
+            half._storing[number] = terrace.vllm.worker._Storing(
+                SlowLease(clock, waits), [], byte_count=1, look=None)
+        half.poll_stores()
+    finally:
+        hold.set()  # or the committer's thread outlives a failure here, and with it the process
     half.close()
     assert sum(waits) <= 10.0 and len(half.take_reports()) == 20
 
