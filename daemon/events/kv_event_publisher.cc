@@ -3,6 +3,7 @@
 #include <endian.h>
 #include <ifaddrs.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -186,6 +187,7 @@ Status KvEventPublisher::Start(std::string* why) {
   WarnOfAddressFilter("endpoint", config_.endpoint);
   WarnOfAddressFilter("replay_endpoint", config_.replay_endpoint);
   thread_ = std::thread([this] { Run(); });
+  pthread_setname_np(thread_.native_handle(), "terrace-events");
   return Status::Ok();
 }
 

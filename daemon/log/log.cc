@@ -1,5 +1,6 @@
 #include "daemon/log/log.h"
 
+#include <pthread.h>
 #include <spdlog/async.h>
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/base_sink.h>
@@ -137,7 +138,8 @@ std::string SessionText(uint64_t session) { return ToHex(0, session).substr(16);
 void StartLog(const LogOptions& options) {
   LogState& state = State();
   TERRACE_CHECK(state.pool == nullptr, "the log starts once: other threads read what is set here");
-  state.pool = std::make_shared<spdlog::details::thread_pool>(options.queue_lines_max, 1);
+  state.pool = std::make_shared<spdlog::details::thread_pool>(
+      options.queue_lines_max, 1, [] { pthread_setname_np(pthread_self(), "terrace-log"); });
   state.recent = std::make_shared<RecentLines>();
   for (const LogFormat format : {LogFormat::kText, LogFormat::kJson}) {
     FormattedLog& log = state.logs[static_cast<size_t>(format)];

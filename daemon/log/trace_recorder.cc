@@ -111,7 +111,7 @@ TraceRecorder::TraceRecorder(TraceRecorderOptions options)
       thread_([this] { Run(); }) {
   TERRACE_CHECK(!options_.directory.empty() && !options_.domain_name.empty(),
                 "a recording is a file of a domain");
-  pthread_setname_np(thread_.native_handle(), "trace");
+  pthread_setname_np(thread_.native_handle(), "terrace-trace");
 }
 
 TraceRecorder::~TraceRecorder() {

@@ -1,5 +1,7 @@
 #include "daemon/persist/catalog.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -470,6 +472,7 @@ void Catalog::Start(Links links) {
     state_->is_complete = false;
   }
   state_->thread = std::thread([state = state_.get()] { state->Run(); });
+  pthread_setname_np(state_->thread.native_handle(), "terrace-catalog");
 }
 
 void Catalog::OnEntryWritten(uint32_t slab, uint32_t slot) {

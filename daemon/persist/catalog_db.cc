@@ -47,6 +47,7 @@ constexpr const char* kOtherSlabs =
     "the slabs are not those of its last clean stop: a path was exchanged, or is an older copy";
 constexpr std::string_view kWordUnreadable = "-";  // no word of a clean stop
 constexpr const char* kOtherFiles = "its files are not those of the last clean stop";
+constexpr const char* kUnsynced = "cannot sync the directory of a mark of the catalog";
 constexpr const char* kUnreadableMark = "what its last clean stop left cannot be read now";
 constexpr size_t kMarkBytesMax = 1 * kMiB, kWordBytesMax = 4 * kKiB;
 constexpr size_t kExtentKeyBytes = 9;
@@ -58,6 +59,7 @@ constexpr uint64_t kWriteBuffers = 4;
 constexpr int kOpenFilesMax = 64;
 constexpr size_t kProtectionBytesPerKey = 8;
 constexpr size_t kReadaheadBytes = 2 * kMiB;
+constexpr size_t kFileBufferBytes = 64 * kKiB;
 constexpr size_t kDigestReadBytes = 1 * kMiB;
 
 void PutBigEndian(uint64_t value, size_t count_bytes, char* to) {
@@ -118,17 +120,6 @@ Status OpenFailure(const rocksdb::Status& status, std::string* why) {
   if (IsDamage(status)) return Status(StatusCode::kCorrupt, "the catalog is damaged");
   return Status(StatusCode::kIo, "the catalog cannot be opened now",
                 status.IsNoSpace() ? ENOSPC : EIO);
-}
-
-// Syncs a directory, so that a file that came or went stays so.
-Status SyncDirectory(const std::string& directory) {
-  const int fd = open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return Status(StatusCode::kIo, "cannot open the catalog's directory", errno);
-  const int outcome = fsync(fd);
-  const int error = errno;
-  close(fd);
-  if (outcome != 0) return Status(StatusCode::kIo, "cannot sync the catalog's directory", error);
-  return Status::Ok();
 }
 
 // Of a file's content; "unreadable" of what is no file. kIo: it cannot be read now.
@@ -227,7 +218,7 @@ Status RemoveFile(const std::string& directory, std::string_view name) {
   if (unlink(path.c_str()) != 0 && errno != ENOENT) {
     return Status(StatusCode::kIo, "cannot remove a mark of the catalog", errno);
   }
-  return SyncDirectory(directory);
+  return SyncDirectory(directory, kUnsynced);
 }
 
 Status WriteFile(const std::string& directory, std::string_view name, const std::string& text) {
@@ -239,7 +230,7 @@ Status WriteFile(const std::string& directory, std::string_view name, const std:
   const int error = errno;
   close(fd);
   if (!is_written) return Status(StatusCode::kIo, "cannot write a mark of the catalog", error);
-  return SyncDirectory(directory);
+  return SyncDirectory(directory, kUnsynced);
 }
 
 std::string DrawWord() {
@@ -260,7 +251,7 @@ Status WriteSlabWord(const std::vector<std::string>& directories, const std::str
     const int error = errno;
     close(fd);
     if (!is_written) return Status(StatusCode::kIo, "cannot write a path's catalog.word", error);
-    TERRACE_RETURN_IF_ERROR(SyncDirectory(directory));
+    TERRACE_RETURN_IF_ERROR(SyncDirectory(directory, kUnsynced));
   }
   return Status::Ok();
 }
@@ -345,6 +336,8 @@ rocksdb::Options CatalogDb::State::RocksOptions() {
   rocks.avoid_flush_during_shutdown = true;
   rocks.max_open_files = kOpenFilesMax;
   rocks.max_background_jobs = 2;
+  // A file's buffer doubles on the way to this, and each step leaves a hole of another size.
+  rocks.writable_file_max_buffer_size = kFileBufferBytes;
   // Its files are few; and where there is no thread for others to open them, it ends the process.
   rocks.max_file_opening_threads = 1;
   // A log that cannot be written on a full drive would end the process, too.

@@ -1,6 +1,7 @@
 #include "daemon/persist/group_files.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -20,6 +21,7 @@
 #include <thread>
 #include <utility>
 
+#include "daemon/persist/kept_file.h"
 #include "terrace/check.h"
 #include "terrace/open_file.h"
 
@@ -130,11 +132,7 @@ Status WriteAt(const fs::path& path, std::string_view content) {
     }
   }
   if (rename(draft.c_str(), path.c_str()) != 0) return FromErrno("cannot place the group's file");
-  const OpenFile directory_file(directory, O_RDONLY | O_DIRECTORY, 0);
-  if (directory_file.fd() < 0 || fsync(directory_file.fd()) != 0) {
-    return FromErrno("cannot sync the directory of groups");
-  }
-  return Status::Ok();
+  return SyncDirectory(directory, "cannot sync the directory of groups");
 }
 
 }  // namespace
@@ -558,6 +556,7 @@ DiskGroupFiles::DiskGroupFiles(Options options)
     : writer_(std::make_unique<Writer>(std::move(options))) {
   TERRACE_CHECK(writer_->options.groups_max > 0, "one group at least has a file");
   writer_->thread = std::thread([writer = writer_.get()] { writer->Run(); });
+  pthread_setname_np(writer_->thread.native_handle(), "terrace-groups");
 }
 
 DiskGroupFiles::~DiskGroupFiles() {

@@ -1,6 +1,7 @@
 #include "daemon/persist/group_key_files.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include <set>
 #include <utility>
 
+#include "daemon/persist/kept_file.h"
 #include "terrace/check.h"
 #include "terrace/open_file.h"
 
@@ -21,6 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kDraftSuffix = ".new";
+constexpr const char* kUnsynced = "cannot sync the directory of keys";
 
 using Place = std::array<std::byte, kGroupKeyPlaceBytes>;
 using File = std::array<Place, 2>;
@@ -64,12 +67,6 @@ std::string PathIn(const std::string& directory, const GroupId& group) {
   return directory + "/" + ToHex(group) + std::string(kGroupKeySuffix);
 }
 
-Status SyncOf(const std::string& directory) {
-  const OpenFile file(directory, O_RDONLY | O_DIRECTORY, 0);
-  if (file.fd() >= 0 && fsync(file.fd()) == 0) return Status::Ok();
-  return FromErrno("cannot sync the directory of keys");
-}
-
 std::optional<GroupId> GroupOf(const fs::path& path) {
   if (path.extension() != kGroupKeySuffix) return std::nullopt;
   const Result<GroupId> id = ParseId<GroupIdTag>(path.stem().string());
@@ -86,6 +83,23 @@ std::vector<GroupId> GroupsIn(const std::string& directory) {
 }
 
 }  // namespace
+
+// In place and no further than it reaches, which a full drive allows.
+Status OverwriteGroupKey(const std::string& path) {
+  const OpenFile file(path, O_WRONLY | O_NOFOLLOW, 0);
+  if (file.fd() < 0 && SaysAbsent(errno)) {
+    return Status(StatusCode::kNotFound, "there is no such key's file");
+  }
+  struct stat about {};
+  if (file.fd() < 0 || fstat(file.fd(), &about) != 0) {
+    return FromErrno("cannot open the key's file");
+  }
+  const File zeros{};
+  const size_t size_bytes = std::min(static_cast<size_t>(about.st_size), kGroupKeyFileBytes);
+  const std::span<const std::byte> all(zeros.front().data(), size_bytes);
+  if (WriteAt(file.fd(), all, 0) && fsync(file.fd()) == 0) return Status::Ok();
+  return FromErrno("cannot overwrite the key's file");
+}
 
 GroupKeyFiles::GroupKeyFiles(Options options) : options_(std::move(options)), ring_(options_.ring) {
   TERRACE_CHECK(ring_ != nullptr && options_.random != nullptr, "keys are wrapped under a ring");
@@ -353,7 +367,7 @@ Status GroupKeyFiles::WriteIn(const std::string& directory, const GroupId& group
   }
   TERRACE_RETURN_IF_ERROR(Pass(GroupKeyStep::kDraftWritten));
   if (rename(draft.c_str(), path.c_str()) != 0) return FromErrno("cannot place the key's file");
-  return SyncOf(directory);
+  return SyncDirectory(directory, kUnsynced);
 }
 
 // ---- another ring ----
@@ -483,18 +497,13 @@ uint64_t GroupKeyFiles::erasures_failed(Status* why) const {
 
 Status GroupKeyFiles::EraseIn(const std::string& directory, const GroupId& group) const {
   const std::string path = PathIn(directory, group);
-  const OpenFile file(path, O_WRONLY | O_NOFOLLOW, 0);
-  if (file.fd() < 0)
-    return SaysAbsent(errno) ? Status::Ok() : FromErrno("cannot open the key's file");
-  const File zeros{};
-  const std::span<const std::byte> all(zeros.front().data(), kGroupKeyFileBytes);
-  if (!WriteAt(file.fd(), all, 0) || fsync(file.fd()) != 0) {
-    return FromErrno("cannot overwrite the key's file");
-  }
+  const Status overwritten = OverwriteGroupKey(path);
+  if (overwritten.code() == StatusCode::kNotFound) return Status::Ok();
+  TERRACE_RETURN_IF_ERROR(overwritten);
   TERRACE_RETURN_IF_ERROR(Pass(GroupKeyStep::kErasedInPlace));
   if (unlink(path.c_str()) != 0) return FromErrno("cannot remove the key's file");
   TERRACE_RETURN_IF_ERROR(Pass(GroupKeyStep::kUnlinked));
-  return SyncOf(directory);
+  return SyncDirectory(directory, kUnsynced);
 }
 
 Status GroupKeyFiles::EraseEverywhere(const GroupId& group) const {

@@ -35,6 +35,9 @@ inline constexpr std::string_view kGroupKeySuffix = ".key";
 inline constexpr size_t kGroupKeyPlaceBytes = 4096;  // no loss of power tears both
 inline constexpr size_t kGroupKeyFileBytes = 2 * kGroupKeyPlaceBytes;
 
+// With zeros, synced. kNotFound: there is no such file. kIo.
+Status OverwriteGroupKey(const std::string& path);
+
 // Each write of a key's file, that a test may fail or end the process at.
 enum class GroupKeyStep : uint8_t {
   kDraftWritten,   // of a new file, not in its place yet

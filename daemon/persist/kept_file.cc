@@ -9,6 +9,7 @@
 #include <span>
 
 #include "terrace/block_key.h"
+#include "terrace/open_file.h"
 
 namespace terrace {
 namespace {
@@ -42,6 +43,12 @@ bool UnsealKept(std::string_view content, std::string_view title, const DomainSe
   return content.substr(sealed.size()) == KeptSealOf(sealed, secret);
 }
 
+Status SyncDirectory(const std::string& directory, const char* failure) {
+  const OpenFile file(directory, O_RDONLY | O_DIRECTORY, 0);
+  if (file.fd() >= 0 && fsync(file.fd()) == 0) return Status::Ok();
+  return Status(StatusCode::kIo, failure, errno);
+}
+
 // Beside its place, then into it: there is always a whole one.
 Status WriteKeptFile(const std::string& path_text, const std::string& content) {
   const auto failed = [](const char* what) { return Status(StatusCode::kIo, what, errno); };
@@ -57,13 +64,7 @@ Status WriteKeptFile(const std::string& path_text, const std::string& content) {
   close(fd);
   if (!is_written) return Status(StatusCode::kIo, "it cannot be written", error);
   if (rename(draft.c_str(), path_text.c_str()) != 0) return failed("it cannot be placed");
-  const int directory = open(path.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (directory < 0) return failed("its directory cannot be opened");
-  const bool is_synced = fsync(directory) == 0;
-  const int sync_error = errno;
-  close(directory);
-  return is_synced ? Status::Ok()
-                   : Status(StatusCode::kIo, "its directory cannot be synced", sync_error);
+  return SyncDirectory(path.parent_path(), "its directory cannot be synced");
 }
 
 Result<std::string> ReadKeptFile(const std::string& path, size_t bytes_max) {

@@ -24,6 +24,8 @@ std::string KeptSealOf(std::string_view content, const DomainSecret& secret);
 bool UnsealKept(std::string_view content, std::string_view title, const DomainSecret& secret,
                 std::string_view* inside);
 
+// What came into a directory or went from it stays so. kIo, in the words `failure`.
+Status SyncDirectory(const std::string& directory, const char* failure);
 // Synced, with its directory, which is made. There is always a whole one. kIo.
 Status WriteKeptFile(const std::string& path, const std::string& content);
 // A regular file's; of a longer one that much and one byte. kNotFound: there is none. kIo.

@@ -1,8 +1,6 @@
 #include "daemon/persist/missed_erasures.h"
 
-#include <fcntl.h>
 #include <pthread.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,7 +14,6 @@
 #include "daemon/persist/group_key_files.h"
 #include "daemon/persist/kept_file.h"
 #include "terrace/check.h"
-#include "terrace/open_file.h"
 
 namespace terrace {
 namespace {
@@ -28,6 +25,7 @@ constexpr std::string_view kDrive = "drive ", kSlab = "slab ", kRedis = "redis "
 constexpr std::string_view kMemory = "all memory but ";
 constexpr uint64_t kNoMemory = 0;  // no arena's seed
 constexpr std::chrono::seconds kTriedAgain{1};
+constexpr const char* kUnsynced = "its directory cannot be synced";
 constexpr std::string_view kSlabExtension = ".terrace";
 
 // The file is no secret's: a slab may be left alone because it is under another one.
@@ -54,26 +52,6 @@ void AddTo(const Missed& more, Missed* missed) {
   missed->redis.insert(more.redis.begin(), more.redis.end());
 }
 
-Status OverwriteKey(const fs::path& path) {
-  const OpenFile file(path, O_WRONLY | O_NOFOLLOW, 0);
-  struct stat about {};
-  if (file.fd() < 0 || fstat(file.fd(), &about) != 0) {
-    return Status(StatusCode::kIo, "a key cannot be opened", errno);
-  }
-  const std::vector<std::byte> zeros(
-      std::min<size_t>(static_cast<size_t>(about.st_size), kGroupKeyFileBytes));
-  const bool is_written =
-      pwrite(file.fd(), zeros.data(), zeros.size(), 0) == static_cast<ssize_t>(zeros.size());
-  if (is_written && fsync(file.fd()) == 0) return Status::Ok();
-  return Status(StatusCode::kIo, "a key cannot be overwritten", errno);
-}
-
-Status SyncDirectory(const std::string& directory) {
-  const OpenFile file(directory, O_RDONLY | O_DIRECTORY, 0);
-  if (file.fd() >= 0 && fsync(file.fd()) == 0) return Status::Ok();
-  return Status(StatusCode::kIo, "its directory cannot be synced", errno);
-}
-
 // The files with that extension; `before` each goes.
 template <typename Before>
 Status RemoveAll(const std::string& directory, std::string_view extension, const Before& before) {
@@ -90,7 +68,7 @@ Status RemoveAll(const std::string& directory, std::string_view extension, const
       return Status(StatusCode::kIo, "a file cannot be removed", errno);
     }
   }
-  return SyncDirectory(directory);
+  return SyncDirectory(directory, kUnsynced);
 }
 
 }  // namespace
@@ -123,13 +101,13 @@ Status RemoveSynced(const std::string& path) {
   if (unlink(path.c_str()) != 0 && errno != ENOENT) {
     return Status(StatusCode::kIo, "a file cannot be removed", errno);
   }
-  return SyncDirectory(fs::path(path).parent_path());
+  return SyncDirectory(fs::path(path).parent_path(), kUnsynced);
 }
 
 // Keys first: who dies in between begins again, and finds slabs that nobody can read.
 Status EmptyDrive(const std::string& directory, uint64_t* slab_count) {
   *slab_count = 0;
-  TERRACE_RETURN_IF_ERROR(RemoveAll(directory + "/keys", kGroupKeySuffix, OverwriteKey));
+  TERRACE_RETURN_IF_ERROR(RemoveAll(directory + "/keys", kGroupKeySuffix, OverwriteGroupKey));
   return RemoveAll(directory, kSlabExtension, [&](const fs::path&) {
     ++*slab_count;
     return Status::Ok();

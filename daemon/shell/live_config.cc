@@ -1,5 +1,7 @@
 #include "daemon/shell/live_config.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -326,6 +328,7 @@ void LiveConfig::ReadForAll() {
   };
   try {
     reader_ = std::thread(std::move(read));
+    pthread_setname_np(reader_.native_handle(), "terrace-config");
     reader_end_ = std::move(ended);
   } catch (const std::system_error&) {
     is_reading_ = false;

@@ -1,10 +1,12 @@
 #include "daemon/shell/offload_pool.h"
 
+#include <pthread.h>
 #include <sys/mman.h>
 
 #include <asio/io_context.hpp>
 #include <asio/post.hpp>
 #include <asio/thread_pool.hpp>
+#include <memory>
 #include <utility>
 
 #include "terrace/check.h"
@@ -15,12 +17,25 @@
 #endif
 
 namespace terrace {
+namespace {
+
+// Asio names none of its threads; each is born with the name of the one that makes it.
+std::unique_ptr<asio::thread_pool> NewThreads(uint32_t count) {
+  char own_name[16] = {};
+  pthread_getname_np(pthread_self(), own_name, sizeof(own_name));
+  pthread_setname_np(pthread_self(), "terrace-offload");
+  auto threads = std::make_unique<asio::thread_pool>(count);
+  pthread_setname_np(pthread_self(), own_name);
+  return threads;
+}
+
+}  // namespace
 
 OffloadPool::OffloadPool(const Options& options, asio::io_context& store_loop, DoneCallback done)
     : options_(options),
       store_loop_(store_loop),
       done_(std::move(done)),
-      threads_(std::make_unique<asio::thread_pool>(options.threads)) {}
+      threads_(NewThreads(options.threads)) {}
 
 OffloadPool::~OffloadPool() { Stop(); }
 

@@ -62,6 +62,27 @@ def test_each_thread_of_a_daemon_is_confined(tmp_path_factory):
         daemon.stop()
 
 
+def test_each_thread_of_a_daemon_says_what_it_is_for(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("s")
+    daemon = Daemon(directory, f'[kv_events]\nendpoint = "ipc://{directory}/events"\n'
+                    f'[nvme]\npaths = ["{directory}/drive"]\ncapacity_bytes = "64MiB"\n'
+                    'slab_bytes = "16MiB"\n')
+    try:
+        with connect(daemon) as client:
+            group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
+            group.wait_persisted(store(group, list(range(64))), 30.0)
+            tasks = threads_of(daemon.process.pid)
+            names = [status_of(task)["Name"] for task in tasks]
+        assert names.count("terraced") == 1  # the store thread
+        assert {"terrace-log", "terrace-offload", "terrace-events", "terrace-arena",
+                "terrace-groups", "terrace-catalog"} <= set(names)
+        unnamed = [name for name in names
+                   if not name.startswith(("terrace", "rocksdb:", "ZMQbg", "iou-"))]
+        assert not unnamed, names
+    finally:
+        daemon.stop()
+
+
 def test_a_daemon_may_be_told_not_to(tmp_path_factory):
     daemon = Daemon(tmp_path_factory.mktemp("s"), 'sandbox = "off"\n')
     try:
