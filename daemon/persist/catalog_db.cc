@@ -47,7 +47,7 @@ constexpr const char* kOtherSlabs =
     "the slabs are not those of its last clean stop: a path was exchanged, or is an older copy";
 constexpr std::string_view kWordUnreadable = "-";  // no word of a clean stop
 constexpr const char* kOtherFiles = "its files are not those of the last clean stop";
-constexpr const char* kUnsynced = "cannot sync the directory of a mark of the catalog";
+constexpr const char* kMarkUnsynced = "cannot sync the directory of a mark of the catalog";
 constexpr const char* kUnreadableMark = "what its last clean stop left cannot be read now";
 constexpr size_t kMarkBytesMax = 1 * kMiB, kWordBytesMax = 4 * kKiB;
 constexpr size_t kExtentKeyBytes = 9;
@@ -218,7 +218,7 @@ Status RemoveFile(const std::string& directory, std::string_view name) {
   if (unlink(path.c_str()) != 0 && errno != ENOENT) {
     return Status(StatusCode::kIo, "cannot remove a mark of the catalog", errno);
   }
-  return SyncDirectory(directory, kUnsynced);
+  return SyncDirectory(directory, kMarkUnsynced);
 }
 
 Status WriteFile(const std::string& directory, std::string_view name, const std::string& text) {
@@ -230,7 +230,7 @@ Status WriteFile(const std::string& directory, std::string_view name, const std:
   const int error = errno;
   close(fd);
   if (!is_written) return Status(StatusCode::kIo, "cannot write a mark of the catalog", error);
-  return SyncDirectory(directory, kUnsynced);
+  return SyncDirectory(directory, kMarkUnsynced);
 }
 
 std::string DrawWord() {
@@ -251,7 +251,7 @@ Status WriteSlabWord(const std::vector<std::string>& directories, const std::str
     const int error = errno;
     close(fd);
     if (!is_written) return Status(StatusCode::kIo, "cannot write a path's catalog.word", error);
-    TERRACE_RETURN_IF_ERROR(SyncDirectory(directory, kUnsynced));
+    TERRACE_RETURN_IF_ERROR(SyncDirectory(directory, kMarkUnsynced));
   }
   return Status::Ok();
 }
@@ -336,7 +336,7 @@ rocksdb::Options CatalogDb::State::RocksOptions() {
   rocks.avoid_flush_during_shutdown = true;
   rocks.max_open_files = kOpenFilesMax;
   rocks.max_background_jobs = 2;
-  // A file's buffer doubles on the way to this, and each step leaves a hole of another size.
+  // A file's buffer doubles on its way there: six sizes a file, and a hole in the heap of each.
   rocks.writable_file_max_buffer_size = kFileBufferBytes;
   // Its files are few; and where there is no thread for others to open them, it ends the process.
   rocks.max_file_opening_threads = 1;

@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kDraftSuffix = ".new";
-constexpr const char* kUnsynced = "cannot sync the directory of keys";
+constexpr const char* kKeysUnsynced = "cannot sync the directory of keys";
 
 using Place = std::array<std::byte, kGroupKeyPlaceBytes>;
 using File = std::array<Place, 2>;
@@ -367,7 +367,7 @@ Status GroupKeyFiles::WriteIn(const std::string& directory, const GroupId& group
   }
   TERRACE_RETURN_IF_ERROR(Pass(GroupKeyStep::kDraftWritten));
   if (rename(draft.c_str(), path.c_str()) != 0) return FromErrno("cannot place the key's file");
-  return SyncDirectory(directory, kUnsynced);
+  return SyncDirectory(directory, kKeysUnsynced);
 }
 
 // ---- another ring ----
@@ -503,7 +503,7 @@ Status GroupKeyFiles::EraseIn(const std::string& directory, const GroupId& group
   TERRACE_RETURN_IF_ERROR(Pass(GroupKeyStep::kErasedInPlace));
   if (unlink(path.c_str()) != 0) return FromErrno("cannot remove the key's file");
   TERRACE_RETURN_IF_ERROR(Pass(GroupKeyStep::kUnlinked));
-  return SyncDirectory(directory, kUnsynced);
+  return SyncDirectory(directory, kKeysUnsynced);
 }
 
 Status GroupKeyFiles::EraseEverywhere(const GroupId& group) const {

@@ -25,7 +25,7 @@ constexpr std::string_view kDrive = "drive ", kSlab = "slab ", kRedis = "redis "
 constexpr std::string_view kMemory = "all memory but ";
 constexpr uint64_t kNoMemory = 0;  // no arena's seed
 constexpr std::chrono::seconds kTriedAgain{1};
-constexpr const char* kUnsynced = "its directory cannot be synced";
+constexpr const char* kDirectoryUnsynced = "its directory cannot be synced";
 constexpr std::string_view kSlabExtension = ".terrace";
 
 // The file is no secret's: a slab may be left alone because it is under another one.
@@ -68,7 +68,7 @@ Status RemoveAll(const std::string& directory, std::string_view extension, const
       return Status(StatusCode::kIo, "a file cannot be removed", errno);
     }
   }
-  return SyncDirectory(directory, kUnsynced);
+  return SyncDirectory(directory, kDirectoryUnsynced);
 }
 
 }  // namespace
@@ -101,7 +101,7 @@ Status RemoveSynced(const std::string& path) {
   if (unlink(path.c_str()) != 0 && errno != ENOENT) {
     return Status(StatusCode::kIo, "a file cannot be removed", errno);
   }
-  return SyncDirectory(fs::path(path).parent_path(), kUnsynced);
+  return SyncDirectory(fs::path(path).parent_path(), kDirectoryUnsynced);
 }
 
 // Keys first: who dies in between begins again, and finds slabs that nobody can read.

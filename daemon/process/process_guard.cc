@@ -1,6 +1,5 @@
 #include "daemon/process/process_guard.h"
 
-#include <malloc.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -12,8 +11,6 @@ namespace terrace {
 namespace {
 
 constexpr int kStopSignals[] = {SIGTERM, SIGINT};
-// Of one allocation. That is where glibc begins; a bound that is set stays.
-constexpr int kHeapBytesMax = 128 * 1024;
 
 // Calls what a signal handler may call only.
 void EndAtOnce(int) {
@@ -42,8 +39,6 @@ void HoldHangUps(bool is_held) {
   sigaddset(&signals, SIGHUP);
   pthread_sigmask(is_held ? SIG_BLOCK : SIG_UNBLOCK, &signals, nullptr);
 }
-
-void KeepBuffersOutOfHeaps() { mallopt(M_MMAP_THRESHOLD, kHeapBytesMax); }
 
 void ForbidCoreDumps() {
   const rlimit none{.rlim_cur = 0, .rlim_max = 0};

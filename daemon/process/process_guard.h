@@ -14,11 +14,6 @@ void EndAtOnceOnSignals();
 // thread lets go.
 void HoldHangUps(bool is_held);
 
-// What is freed of a buffer goes back to the system, however large others were before. Left alone,
-// glibc takes each later buffer of up to the size of one that was freed from its heaps, where a
-// small piece behind it holds it for good. Once, before there are threads.
-void KeepBuffersOutOfHeaps();
-
 // No core dump of it is written, and no other process of its user may attach or read its memory:
 // a limit of 0, and not dumpable (prctl(2)). For the life of the process.
 void ForbidCoreDumps();

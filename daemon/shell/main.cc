@@ -229,7 +229,6 @@ int EndAsService(int exit_code) {
 int main(int argc, char** argv) {
   terrace::HoldHangUps(true);
   terrace::EndAtOnceOnSignals();
-  terrace::KeepBuffersOutOfHeaps();
   try {
     return terrace::EndAsService(terrace::Main(argc, argv));
   } catch (const std::exception&) {

@@ -1,17 +1,12 @@
 #include "daemon/process/process_guard.h"
 
 #include <gtest/gtest.h>
-#include <malloc.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
-#include <cstdlib>
-#include <memory>
-
-#include "terrace/units.h"
 
 namespace terrace {
 namespace {
@@ -52,22 +47,6 @@ TEST(ProcessGuard, SignalsEndItWithStatusZeroEvenIfTheyWereBlocked) {
               0);
   }
 }
-
-#if !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)  // which have heaps of their own
-// PROMISE: T45 what a freed buffer leaves behind
-TEST(ProcessGuard, LargeBuffersAreNoPartOfAHeapHoweverLargeThoseBeforeWere) {
-  EXPECT_EQ(StatusOf([] {
-              KeepBuffersOutOfHeaps();
-              const auto mapped = [] { return mallinfo2().hblks; };
-              const size_t before = mapped();
-              std::free(std::malloc(16 * kMiB));
-              const std::unique_ptr<void, void (*)(void*)> later(std::malloc(1 * kMiB), std::free);
-              return mapped() == before + 1 ? 0 : 1;
-            }),
-            0);
-}
-#endif
 
 }  // namespace
 }  // namespace terrace
