@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <utility>
@@ -15,6 +16,7 @@
 namespace terrace {
 namespace {
 
+constexpr std::chrono::seconds kWrittenAgain{1};
 constexpr std::string_view kTitle = "terrace redis generations 1\n";
 constexpr std::string_view kErased = "erased ";
 constexpr size_t kLineBytesMax = 64;
@@ -201,24 +203,30 @@ void KeptGenerations::Save(uint64_t revision, RedisMemory memory) {
 void KeptGenerations::Tell(const std::string& path, const Status& status) const {
   options_.trouble(path + ": " + status.what() + " (" + std::strerror(status.detail()) +
                    "): what was to be forgotten on the redis server may come back after a "
-                   "restart; make its directory writable");
+                   "restart before it is written; make its directory writable, with room in it");
 }
 
 void KeptGenerations::Run() {
+  bool is_told = false;  // that it cannot be written
   std::unique_lock lock(mutex_);
   while (true) {
     wake_.wait(lock, [this] { return is_stopping_ || due_.has_value(); });
     if (!due_) return;
-    const Due due = std::exchange(due_, std::nullopt).value();
+    Due due = std::exchange(due_, std::nullopt).value();
     lock.unlock();
     const Status written =
         WriteKeptFile(options_.path, FormatGenerations(due.memory, options_.secret));
     if (written.ok()) {
       options_.kept(due.revision);
-    } else {
+    } else if (!is_told) {
       Tell(options_.path, written);
     }
+    is_told = !written.ok();
     lock.lock();
+    if (written.ok()) continue;
+    if (is_stopping_) return;
+    if (!due_) due_ = std::move(due);  // else there is something later
+    wake_.wait_for(lock, kWrittenAgain, [this] { return is_stopping_; });
   }
 }
 

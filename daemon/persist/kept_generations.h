@@ -62,7 +62,7 @@ class KeptGenerations {
     std::function<void(const std::string& sentence)> trouble;
   };
   explicit KeptGenerations(Options options);
-  ~KeptGenerations();  // writes what is due
+  ~KeptGenerations();  // writes what is due, if it can be written now
 
   // What a predecessor kept; nothing if there is no file. If he was elsewhere, or an erasure was
   // missed, with all of his groups owed, and those to be met. The place is on the disk then.
@@ -70,6 +70,7 @@ class KeptGenerations {
   Result<RedisMemory> Load();
   // A successor will find what Load has given, and need not be told again of a missed erasure.
   bool is_loaded_for_good() const { return is_loaded_for_good_; }
+  // Tried again each second while it cannot be written.
   void Save(uint64_t revision, RedisMemory memory);
 
  private:

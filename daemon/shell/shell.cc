@@ -25,6 +25,7 @@
 #include "daemon/persist/group_files_on_paths.h"
 #include "daemon/persist/missed_erasures.h"
 #include "daemon/process/sandbox.h"
+#include "daemon/process/state_dir_lock.h"
 #include "daemon/session/session.h"
 #include "daemon/shell/administration.h"
 #include "daemon/shell/daemon_figures.h"
@@ -112,6 +113,7 @@ struct Shell::State {
   SystemClock clock;
   SystemRandom random;
   ProcessMetrics metrics;
+  StateDirLock state_dir_lock;
   std::vector<DomainSecret> secrets;
   std::vector<Listener> listeners;
   std::map<std::string, int> stored_fds;  // systemd's, until the FdStore has them
@@ -167,6 +169,7 @@ Status Shell::Start(std::string* why) {
   TERRACE_RETURN_IF_ERROR(state.CheckMemory(why));
   TERRACE_RETURN_IF_ERROR(state.OpenListeners(why));
   TERRACE_RETURN_IF_ERROR(state.LoadSecrets(why));
+  TERRACE_RETURN_IF_ERROR(state.state_dir_lock.Take(state.config, why));
   TERRACE_RETURN_IF_ERROR(FindDrives(state.config, &state.drives, why));
   state.missed_erasures = OpenMissedErasures(
       state.config, state.drives, [&state](uint32_t i) { state.PostGroupFilesChanged(i); });
@@ -197,9 +200,8 @@ Status Shell::State::CheckMemory(std::string* why) {
   const Status status =
       CheckHostMemory(ReadHostMemory(), config.dram_bytes,
                       config.hbm.device == "host" ? config.hbm.capacity_bytes : 0, &warning);
-  if (!status.ok()) {
-    *why = warning;
-  } else if (!warning.empty()) {
+  if (!status.ok()) *why = warning;
+  if (status.ok() && !warning.empty()) {
     Log(LogLevel::kWarn, "memory may run out", {{"why", warning}});
   }
   return status;

@@ -158,6 +158,30 @@ TEST(DaemonStart, ASecondDaemonFindsTheSocketBusy) {
   EXPECT_TRUE(client.Attach(first.socket_path())) << "the first one serves on";
 }
 
+// Each would take what the other is still to have forgotten for its own, or write over it.
+TEST(DaemonStart, ASecondDaemonWithOneStateDirIsRefused) {
+  DaemonProcess first, second;
+  const auto config_of = [&first](DaemonProcess& daemon) {
+    return daemon.WriteFile("t.toml", "[daemon]\nstate_dir = \"" + first.directory() +
+                                          "/state\"\ndram_bytes = \"64MiB\"\n[nvme]\npaths = [\"" +
+                                          daemon.directory() +
+                                          "/drive\"]\ncapacity_bytes = \"64MiB\"\n"
+                                          "[[domain]]\nname = \"default\"\nsocket = \"" +
+                                          daemon.socket_path() + "\"\n");
+  };
+  first.Start({"--config", config_of(first)});
+  ASSERT_TRUE(first.WaitReady()) << first.Errors();
+  const std::string second_config = config_of(second);
+  EXPECT_THAT(Refusal(second, {"--config", second_config}),
+              AllOf(HasSubstr("daemon.state_dir " + first.directory() + "/state is in use"),
+                    HasSubstr("process " + std::to_string(first.pid()) + ",")));
+  first.Signal(SIGKILL);
+  EXPECT_EQ(first.Wait(), 128 + SIGKILL);
+  DaemonProcess third;
+  third.Start({"--config", second_config});
+  EXPECT_TRUE(third.WaitReady()) << third.Errors();
+}
+
 TEST(DaemonStart, AForeignListenerIsNotReplaced) {
   DaemonProcess daemon;
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);

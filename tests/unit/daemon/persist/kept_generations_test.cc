@@ -8,6 +8,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <iterator>
 #include <thread>
 
@@ -54,6 +55,8 @@ TEST(KeptGenerations, APlaceIsReadBackAsItIsOnly) {
     EXPECT_FALSE(ParsePlace(text.substr(0, i), SecretOf(1)).ok()) << i;
   }
 }
+
+constexpr std::chrono::seconds kLong{20};
 
 class KeptFile : public ::testing::Test {
  protected:
@@ -203,6 +206,25 @@ TEST_F(KeptFile, WhatCannotBeReadOrWrittenIsSaid) {
   }
   EXPECT_EQ(trouble_count, 1);
   EXPECT_EQ(kept_revision, 0u);
+}
+
+TEST_F(KeptFile, WhatCannotBeWrittenYetIsTriedAgainUnasked) {
+  std::ofstream(directory_ + "/in the way") << "of a directory";
+  const std::string path = directory_ + "/in the way/file";
+  std::promise<void> told;
+  std::promise<uint64_t> written;
+  KeptGenerations::Options options = OptionsAt(path);
+  options.trouble = [&](const std::string&) { told.set_value(); };
+  options.kept = [&](uint64_t revision) { written.set_value(revision); };
+  auto is_told = told.get_future();
+  auto revision = written.get_future();
+  KeptGenerations kept(options);
+  kept.Save(1, kMemory);
+  ASSERT_EQ(is_told.wait_for(kLong), std::future_status::ready);
+  std::filesystem::remove(directory_ + "/in the way");
+  ASSERT_EQ(revision.wait_for(kLong), std::future_status::ready);
+  EXPECT_EQ(revision.get(), 1u);
+  EXPECT_EQ(*KeptGenerations(OptionsAt(path)).Load(), kMemory);
 }
 
 }  // namespace

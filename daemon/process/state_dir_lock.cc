@@ -1,0 +1,55 @@
+#include "daemon/process/state_dir_lock.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "daemon/log/log.h"
+#include "terrace/lock_holder.h"
+
+namespace terrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kLockName = "/lock";
+
+bool KeepsMoreThanSecrets(const DaemonConfig& config) {
+  return config.nvme.is_on() || config.redis.is_on() || config.kv_events.is_on() ||
+         !config.keeper_socket.empty();
+}
+
+}  // namespace
+
+Status StateDirLock::Take(const DaemonConfig& config, std::string* why) {
+  if (!KeepsMoreThanSecrets(config)) return Status::Ok();
+  std::error_code made;  // what it comes to shows below
+  if (fs::create_directories(config.state_dir, made)) {
+    fs::permissions(config.state_dir, fs::perms::owner_all, made);
+  }
+  const std::string path = config.state_dir + kLockName;
+  file_.emplace(path, O_RDWR | O_CREAT | O_NOFOLLOW, 0600);
+  const bool is_locked = file_->fd() >= 0 && flock(file_->fd(), LOCK_EX | LOCK_NB) == 0;
+  if (is_locked) {
+    LockHolder::NameMyself(file_->fd());
+    return Status::Ok();
+  }
+  const int error = errno;
+  if (file_->fd() >= 0 && error == EWOULDBLOCK) {
+    *why = "daemon.state_dir " + config.state_dir + " is in use by " +
+           LockHolder::Read(file_->fd()).Text() +
+           ", and each would write over what the other keeps there: stop that one, or give this "
+           "one a daemon.state_dir of its own";
+    return Status(StatusCode::kBusy, "another process uses state_dir");
+  }
+  Log(LogLevel::kWarn, "state_dir is not locked",
+      {{"why", path + ": " + std::strerror(error)},
+       {"remedy", "no other daemon may use it, and this one must be able to write there"}});
+  return Status::Ok();
+}
+
+}  // namespace terrace
