@@ -46,10 +46,10 @@ PURE_CORE = re.compile(
 IMPURE = re.compile(
     r"(asio(/|\.hpp)|boost/asio|spdlog/|liburing|rocksdb/|cuda/|"
     r"(cuda|cuda_runtime|cuda_runtime_api|driver_types|cuda_fp16|cuda_bf16)\.h)")
-# What the sources of include/ may use besides the standard library: hashes, and POSIX files.
+# What the sources of include/ may use besides the standard library: hashes, POSIX files, threads.
 INCLUDE_SOURCES_MAY = re.compile(
     r"(xxhash\.h|xxh_x86dispatch\.h|openssl/.*|[a-z]*intrin\.h|arm_neon\.h|"
-    r"fcntl\.h|unistd\.h|sys/stat\.h)$")
+    r"fcntl\.h|pthread\.h|unistd\.h|sys/stat\.h)$")
 # What stands at the beginning of a line in a header, and is more than a forward declaration.
 DECLARED_AT_NAMESPACE = re.compile(
     r"^(?:(?:class|struct|enum(?:\s+class)?)\s+(?:\[\[\w+\]\]\s+)?([A-Z]\w+)(?=[^;]*?[{:])|"
@@ -369,7 +369,7 @@ def check_contract_includes(tree):
             if not allowed and not (is_source and INCLUDE_SOURCES_MAY.match(name)):
                 yield Finding(path, number, "contract-includes",
                               f"{name}; include/ uses the standard library only (its sources: "
-                              "xxHash, OpenSSL and POSIX files too)",
+                              "xxHash, OpenSSL and POSIX files and threads too)",
                               "Keep the dependency behind a source")
 
 

@@ -3,7 +3,6 @@
 #include <endian.h>
 #include <ifaddrs.h>
 #include <poll.h>
-#include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -22,6 +21,7 @@
 
 #include "daemon/events/kv_event_codec.h"
 #include "daemon/log/log.h"
+#include "src/thread_name.h"
 #include "terrace/check.h"
 
 namespace terrace {
@@ -186,8 +186,7 @@ Status KvEventPublisher::Start(std::string* why) {
   if (!opened.ok() && opened.code() != StatusCode::kBusy) return opened;
   WarnOfAddressFilter("endpoint", config_.endpoint);
   WarnOfAddressFilter("replay_endpoint", config_.replay_endpoint);
-  thread_ = std::thread([this] { Run(); });
-  pthread_setname_np(thread_.native_handle(), "terrace-events");
+  thread_ = StartThread("terrace-events", [this] { Run(); });
   return Status::Ok();
 }
 

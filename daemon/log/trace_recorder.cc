@@ -1,7 +1,6 @@
 #include "daemon/log/trace_recorder.h"
 
 #include <fcntl.h>
-#include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,6 +10,7 @@
 #include <cstring>
 
 #include "daemon/log/log.h"
+#include "src/thread_name.h"
 #include "terrace/check.h"
 #include "terrace/units.h"
 
@@ -108,10 +108,9 @@ TraceRecorder::TraceRecorder(TraceRecorderOptions options)
     : options_(std::move(options)),
       path_(options_.directory + "/" + options_.domain_name + ".trace.jsonl"),
       queue_(kQueueMax),
-      thread_([this] { Run(); }) {
+      thread_(StartThread("terrace-trace", [this] { Run(); })) {
   TERRACE_CHECK(!options_.directory.empty() && !options_.domain_name.empty(),
                 "a recording is a file of a domain");
-  pthread_setname_np(thread_.native_handle(), "terrace-trace");
 }
 
 TraceRecorder::~TraceRecorder() {

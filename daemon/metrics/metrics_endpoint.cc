@@ -1,7 +1,5 @@
 #include "daemon/metrics/metrics_endpoint.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <asio/executor_work_guard.hpp>
 #include <asio/post.hpp>
@@ -18,6 +16,7 @@
 #include "daemon/metrics/http_server.h"
 #include "daemon/metrics/page.h"
 #include "daemon/metrics/shared_question.h"
+#include "src/thread_name.h"
 #include "terrace/check.h"
 
 namespace terrace {
@@ -109,8 +108,7 @@ struct MetricsEndpoint::State {
 
 MetricsEndpoint::MetricsEndpoint(Options options)
     : state_(std::make_unique<State>(std::move(options))) {
-  state_->thread = std::thread([state = state_.get()] { state->Run(); });
-  pthread_setname_np(state_->thread.native_handle(), "terrace-metrics");
+  state_->thread = StartThread("terrace-metrics", [state = state_.get()] { state->Run(); });
 }
 
 MetricsEndpoint::~MetricsEndpoint() {

@@ -1,7 +1,5 @@
 #include "daemon/persist/catalog.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -12,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "src/thread_name.h"
 #include "terrace/check.h"
 #include "tiers/nvme/header_table.h"
 
@@ -471,8 +470,7 @@ void Catalog::Start(Links links) {
   } else if (!state_->db->MarkProven().ok()) {
     state_->is_complete = false;
   }
-  state_->thread = std::thread([state = state_.get()] { state->Run(); });
-  pthread_setname_np(state_->thread.native_handle(), "terrace-catalog");
+  state_->thread = StartThread("terrace-catalog", [state = state_.get()] { state->Run(); });
 }
 
 void Catalog::OnEntryWritten(uint32_t slab, uint32_t slot) {

@@ -21,6 +21,7 @@
 #include <system_error>
 
 #include "daemon/persist/kept_file.h"
+#include "src/thread_name.h"
 #include "terrace/check.h"
 #include "terrace/checksum.h"
 
@@ -374,6 +375,7 @@ Status CatalogDb::TryOpen(const Options& options, std::unique_ptr<CatalogDb>* db
   state->options = options;
   try {
     rocksdb::DB* opened = nullptr;
+    const BornAs born("rocksdb");
     const rocksdb::Status status =
         rocksdb::DB::Open(state->RocksOptions(), options.directory, &opened);
     state->db.reset(opened);

@@ -1,7 +1,6 @@
 #include "daemon/persist/group_files.h"
 
 #include <fcntl.h>
-#include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -22,6 +21,7 @@
 #include <utility>
 
 #include "daemon/persist/kept_file.h"
+#include "src/thread_name.h"
 #include "terrace/check.h"
 #include "terrace/open_file.h"
 
@@ -555,8 +555,7 @@ void DiskGroupFiles::Writer::Run() {
 DiskGroupFiles::DiskGroupFiles(Options options)
     : writer_(std::make_unique<Writer>(std::move(options))) {
   TERRACE_CHECK(writer_->options.groups_max > 0, "one group at least has a file");
-  writer_->thread = std::thread([writer = writer_.get()] { writer->Run(); });
-  pthread_setname_np(writer_->thread.native_handle(), "terrace-groups");
+  writer_->thread = StartThread("terrace-groups", [writer = writer_.get()] { writer->Run(); });
 }
 
 DiskGroupFiles::~DiskGroupFiles() {

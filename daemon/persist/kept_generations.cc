@@ -1,7 +1,5 @@
 #include "daemon/persist/kept_generations.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <charconv>
 #include <chrono>
@@ -10,6 +8,7 @@
 #include <utility>
 
 #include "daemon/persist/kept_file.h"
+#include "src/thread_name.h"
 #include "terrace/block_key.h"
 #include "terrace/check.h"
 
@@ -142,8 +141,7 @@ Result<RedisMemory> ParseGenerations(std::string_view content, const DomainSecre
 }
 
 KeptGenerations::KeptGenerations(Options options) : options_(std::move(options)) {
-  thread_ = std::thread([this] { Run(); });
-  pthread_setname_np(thread_.native_handle(), "terrace-forget");
+  thread_ = StartThread("terrace-forget", [this] { Run(); });
 }
 
 KeptGenerations::~KeptGenerations() {

@@ -1,6 +1,5 @@
 #include "daemon/persist/missed_erasures.h"
 
-#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 
 #include "daemon/persist/group_key_files.h"
 #include "daemon/persist/kept_file.h"
+#include "src/thread_name.h"
 #include "terrace/check.h"
 
 namespace terrace {
@@ -188,8 +188,7 @@ void MissedErasures::Begin() {
   }
   const auto is_noted = [](const Domain& domain) { return domain.phase == Phase::kNoted; };
   if (std::ranges::all_of(domains_, is_noted)) return;
-  thread_ = std::thread([this] { Run(); });
-  pthread_setname_np(thread_.native_handle(), "terrace-absent");
+  thread_ = StartThread("terrace-absent", [this] { Run(); });
 }
 
 void MissedErasures::Tell(const Domain& domain, const Status& status,

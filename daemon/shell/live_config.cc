@@ -1,7 +1,5 @@
 #include "daemon/shell/live_config.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -12,6 +10,7 @@
 #include "daemon/config/config_text.h"
 #include "daemon/log/json_text.h"
 #include "daemon/socket/domain.h"
+#include "src/thread_name.h"
 
 namespace terrace {
 namespace {
@@ -327,8 +326,7 @@ void LiveConfig::ReadForAll() {
     end.set_value();
   };
   try {
-    reader_ = std::thread(std::move(read));
-    pthread_setname_np(reader_.native_handle(), "terrace-config");
+    reader_ = StartThread("terrace-config", std::move(read));
     reader_end_ = std::move(ended);
   } catch (const std::system_error&) {
     is_reading_ = false;

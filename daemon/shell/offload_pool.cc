@@ -1,6 +1,5 @@
 #include "daemon/shell/offload_pool.h"
 
-#include <pthread.h>
 #include <sys/mman.h>
 
 #include <asio/io_context.hpp>
@@ -9,6 +8,7 @@
 #include <memory>
 #include <utility>
 
+#include "src/thread_name.h"
 #include "terrace/check.h"
 #include "terrace/checksum.h"
 
@@ -19,14 +19,9 @@
 namespace terrace {
 namespace {
 
-// Asio names none of its threads; each is born with the name of the one that makes it.
 std::unique_ptr<asio::thread_pool> NewThreads(uint32_t count) {
-  char own_name[16] = {};
-  pthread_getname_np(pthread_self(), own_name, sizeof(own_name));
-  pthread_setname_np(pthread_self(), "terrace-offload");
-  auto threads = std::make_unique<asio::thread_pool>(count);
-  pthread_setname_np(pthread_self(), own_name);
-  return threads;
+  const BornAs born("terrace-offload");
+  return std::make_unique<asio::thread_pool>(count);
 }
 
 }  // namespace

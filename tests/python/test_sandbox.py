@@ -74,10 +74,10 @@ def test_each_thread_of_a_daemon_says_what_it_is_for(tmp_path_factory):
             tasks = threads_of(daemon.process.pid)
             names = [status_of(task)["Name"] for task in tasks]
         assert names.count("terraced") == 1  # the store thread
-        assert {"terrace-log", "terrace-offload", "terrace-events", "terrace-arena",
+        assert {"terrace-log", "terrace-offload", "terrace-events", "terrace-arena", "rocksdb",
                 "terrace-groups", "terrace-catalog"} <= set(names)
         unnamed = [name for name in names
-                   if not name.startswith(("terrace", "rocksdb:", "ZMQbg", "iou-"))]
+                   if not name.startswith(("terrace", "rocksdb", "ZMQbg", "iou-"))]
         assert not unnamed, names
     finally:
         daemon.stop()

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <linux/mempolicy.h>
-#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/resource.h>
@@ -21,6 +20,7 @@
 #include <thread>
 #include <utility>
 
+#include "src/thread_name.h"
 #include "terrace/check.h"
 #include "tiers/arena/bus_guard.h"
 #include "tiers/arena/memory_headroom.h"
@@ -120,9 +120,9 @@ class Arena::Worker {
   enum class Operation : uint8_t { kPopulate, kPunch };
 
   explicit Worker(Arena* arena)
-      : arena_(arena), is_begun_(arena->options_.segments_max), thread_([this] { Run(); }) {
-    ::pthread_setname_np(thread_.native_handle(), "terrace-arena");
-  }
+      : arena_(arena),
+        is_begun_(arena->options_.segments_max),
+        thread_(StartThread("terrace-arena", [this] { Run(); })) {}
   ~Worker() {
     {
       const std::lock_guard lock(mutex_);

@@ -1,7 +1,5 @@
 #include "tiers/disk/disk_workers.h"
 
-#include <pthread.h>
-
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -11,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "src/thread_name.h"
 #include "terrace/check.h"
 #include "tiers/disk/left_behind.h"
 
@@ -39,11 +38,11 @@ struct DiskWorkers::State {
 DiskWorkers::DiskWorkers(Options options) : state_(std::make_unique<State>()) {
   state_->options = std::move(options);
   State* const state = state_.get();
+  const BornAs born(state->options.name.c_str());
   try {
     for (uint32_t i = 0; i < state->options.threads; ++i) {
       state->threads.emplace_back([state] { state->Run(); });
       ++state->running;
-      ::pthread_setname_np(state->threads.back().native_handle(), state->options.name.c_str());
     }
   } catch (...) {  // no more threads are to be had
     Stop(kUnwindUs);

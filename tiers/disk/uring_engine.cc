@@ -1,6 +1,5 @@
 #include "tiers/disk/uring_engine.h"
 
-#include <pthread.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -16,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "src/thread_name.h"
 #include "terrace/check.h"
 #include "terrace/units.h"
 #include "tiers/disk/left_behind.h"
@@ -151,8 +151,7 @@ struct UringEngine::Loop {
 std::unique_ptr<UringEngine> UringEngine::Start(Options options, std::string* why) {
   auto loop = std::make_unique<Loop>(std::move(options));
   Loop* const running = loop.get();
-  loop->thread = std::thread([running] { running->Run(); });
-  ::pthread_setname_np(loop->thread.native_handle(), "terrace-uring");
+  loop->thread = StartThread("terrace-uring", [running] { running->Run(); });
   bool has_failed = false;
   {
     std::unique_lock lock(loop->mutex);

@@ -1,12 +1,11 @@
 #include "tiers/redis/redis_tier.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <chrono>
 #include <limits>
 #include <utility>
 
+#include "src/thread_name.h"
 #include "terrace/check.h"
 #include "tiers/disk/left_behind.h"
 #include "tiers/redis/redis_chunks.h"
@@ -72,8 +71,7 @@ Result<std::unique_ptr<RedisTier>> RedisTier::Open(Options options, std::string*
                                 .unix_seconds = state->options.unix_seconds,
                                 .servers = state->servers.get()});
   state->work.emplace(asio::make_work_guard(state->loop));
-  state->thread = std::thread([raw = state.get()] { raw->Run(); });
-  pthread_setname_np(state->thread.native_handle(), "terrace-redis");
+  state->thread = StartThread("terrace-redis", [raw = state.get()] { raw->Run(); });
   return std::unique_ptr<RedisTier>(new RedisTier(state));
 }
 

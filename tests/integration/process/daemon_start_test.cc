@@ -162,12 +162,14 @@ TEST(DaemonStart, ASecondDaemonFindsTheSocketBusy) {
 TEST(DaemonStart, ASecondDaemonWithOneStateDirIsRefused) {
   DaemonProcess first, second;
   const auto config_of = [&first](DaemonProcess& daemon) {
-    return daemon.WriteFile("t.toml", "[daemon]\nstate_dir = \"" + first.directory() +
-                                          "/state\"\ndram_bytes = \"64MiB\"\n[nvme]\npaths = [\"" +
-                                          daemon.directory() +
-                                          "/drive\"]\ncapacity_bytes = \"64MiB\"\n"
-                                          "[[domain]]\nname = \"default\"\nsocket = \"" +
-                                          daemon.socket_path() + "\"\n");
+    return daemon.WriteFile(
+        "t.toml",
+        "[daemon]\nstate_dir = \"" + first.directory() +
+            "/state\"\ndram_bytes = \"64MiB\"\nsegment_bytes = \"2MiB\"\n[nvme]\npaths = [\"" +
+            daemon.directory() +
+            "/drive\"]\ncapacity_bytes = \"64MiB\"\nslab_bytes = \"16MiB\"\n"
+            "[[domain]]\nname = \"default\"\nsocket = \"" +
+            daemon.socket_path() + "\"\n");
   };
   first.Start({"--config", config_of(first)});
   ASSERT_TRUE(first.WaitReady()) << first.Errors();
