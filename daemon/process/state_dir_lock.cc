@@ -4,6 +4,7 @@
 #include <sys/file.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
@@ -18,9 +19,24 @@ namespace fs = std::filesystem;
 
 constexpr const char* kLockName = "/lock";
 
+// What drives, servers and memory mean to whoever starts here, be it that he does without them.
+bool HasKeptFiles(const std::string& directory) {
+  std::error_code error;
+  for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename();
+    if (name == "nvme-mounts" || name.ends_with(".missed-erasures") ||
+        name.find(".redis-") != std::string::npos) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Under systemd memory may be kept without a keeper.
 bool KeepsMoreThanSecrets(const DaemonConfig& config) {
   return config.nvme.is_on() || config.redis.is_on() || config.kv_events.is_on() ||
-         !config.keeper_socket.empty();
+         !config.keeper_socket.empty() || std::getenv("NOTIFY_SOCKET") != nullptr ||
+         HasKeptFiles(config.state_dir);
 }
 
 }  // namespace

@@ -16,8 +16,9 @@ namespace terrace {
 class StateDirLock {
  public:
   // Until this object's end, or the process's. Not of a daemon that keeps nothing there but
-  // secrets, which others may share. kBusy, with `*why`: another process has it. Where no lock is
-  // to be had, the log says so: nothing can be written there either.
+  // secrets, which others may share, where nobody has kept more before. kBusy, with `*why`: another
+  // process has it. Where no lock is to be had, the log says so: nothing can be written there
+  // either.
   Status Take(const DaemonConfig& config, std::string* why);
 
  private:

@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <string>
 
 namespace terrace {
@@ -16,6 +17,7 @@ namespace fs = std::filesystem;
 class OfStateDir : public ::testing::Test {
  protected:
   OfStateDir() {
+    unsetenv("NOTIFY_SOCKET");
     std::string name = ::testing::TempDir() + "state-XXXXXX";
     above_ = mkdtemp(name.data());
     config_.state_dir = above_ + "/state";
@@ -62,6 +64,20 @@ TEST_F(OfStateDir, WhoKeepsSecretsAloneSharesIt) {
     StateDirLock third, fourth;
     EXPECT_TRUE(third.Take(config, &why).ok());
     EXPECT_EQ(fourth.Take(config, &why).code(), StatusCode::kBusy);
+  }
+}
+
+// Its first erasure would say that the other's drives are away.
+TEST_F(OfStateDir, WhoKeepsNothingItselfIsRefusedWhereAnotherDoes) {
+  std::string why;
+  for (const char* const name : {"nvme-mounts", "default.missed-erasures", "d-1f.redis-place"}) {
+    StateDirLock first, second;
+    ASSERT_TRUE(first.Take(config_, &why).ok()) << why;
+    std::ofstream(config_.state_dir + "/" + name) << "what it keeps";
+    DaemonConfig in_memory;
+    in_memory.state_dir = config_.state_dir;
+    EXPECT_EQ(second.Take(in_memory, &why).code(), StatusCode::kBusy) << name;
+    fs::remove(config_.state_dir + "/" + name);
   }
 }
 
