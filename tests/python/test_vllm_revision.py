@@ -27,6 +27,17 @@ def test_what_options_override_is_part_of_the_space():
                 salt(multimodal_config=types.SimpleNamespace(video_pruning_rate=0.5,
                                                              video_pruning_method="x"))}) == 9
 
+    def media(**named):
+        return salt(multimodal_config=types.SimpleNamespace(**named))
+
+    assert len({media(), media(mm_processor_kwargs={"do_rescale": False}),
+                media(mm_processor_kwargs={"do_rescale": True}),
+                media(media_io_kwargs={"video": {"num_frames": 8}}),
+                media(media_io_kwargs={"video": {"num_frames": 9}})}) == 5
+    assert media(mm_processor_kwargs=None, media_io_kwargs={}) == media()
+    assert media(mm_processor_kwargs={"a": 1, "b": 2}) == media(
+        mm_processor_kwargs={"b": 2, "a": 1})
+
 
 @pytest.mark.parametrize("commit, revision, is_known", [
     ("0123456789" * 4, None, True), (None, "0123456789" * 4, True), (None, "main", False),

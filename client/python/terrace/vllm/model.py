@@ -121,11 +121,16 @@ def kernels_of(config: Any, layer_name: str) -> str:
     return str(layer.get_attn_backend().get_name()) if hasattr(layer, "get_attn_backend") else ""
 
 
+# Of vLLM's multimodal_config: what media become before the model sees them.
+_OF_MEDIA = ("mm_processor_kwargs", "media_io_kwargs")
+
+
 def computation_of(model: Any) -> str:
     """What the weights alone do not say, since options override it: the model's configuration as
     it is used, the type that is computed in, the weights' quantisation, the length by which some
-    models turn keys or temper attention, tokens of videos that are left out; and vLLM's own digest
-    of all that changes the graph."""
+    models turn keys or temper attention, tokens of videos that are left out, how images and other
+    media are read and prepared (vLLM's hashes of them name a request's own options alone); and
+    vLLM's own digest of all that changes the graph, which is silent of media."""
     configuration: Any = getattr(model, "hf_config", None)
     if hasattr(configuration, "to_dict"):
         configuration = configuration.to_dict()
@@ -134,6 +139,7 @@ def computation_of(model: Any) -> str:
             str(getattr(model, "quantization", None)), str(getattr(model, "max_model_len", None)),
             str(getattr(videos, "video_pruning_rate", None)),
             str(getattr(videos, "video_pruning_method", None))]
+    said += [[name, getattr(videos, name)] for name in _OF_MEDIA if getattr(videos, name, None)]
     if hasattr(model, "compute_hash"):
         said.append(model.compute_hash())
     return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:32]
