@@ -4,6 +4,7 @@ import os
 import pathlib
 import random
 import sys
+import threading
 import types
 
 import pytest
@@ -227,6 +228,28 @@ def test_a_space_is_everything_that_decides_the_bytes():
     different = [layout(), layout(revision="2"), layout(row_bytes=4096), layout(tp_size=4)]
     assert len({str(spaces) for spaces in different}) == 4
     assert sorted(layout()) == [0, 2] and layout()[0] != layout()[2]
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_without_threads_it_serves_nothing_and_raises_nothing(daemon, monkeypatch, is_late):
+    start, over = threading.Thread.start, threading.Event()
+
+    def limited(thread):
+        if over.is_set() and thread.name.startswith("terrace-"):
+            raise RuntimeError("can't start new thread")
+        return start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    if not is_late:
+        over.set()
+    driver = make_driver(daemon)
+    over.set()
+    driver.add([1, 2, 3])
+    driver.run()
+    refusal = driver.manager.tier.refusal
+    assert refusal is None if is_late else "can't start new thread" in refusal
+    assert (driver.manager.tier.counters["stored_jobs"] > 0) == is_late
+    close(driver)
 
 
 def test_runs_are_successive_chunks_of_one_group():

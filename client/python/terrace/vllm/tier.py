@@ -37,6 +37,7 @@ from ..epochs import Weights
 from ..errors import TerraceError, Unavailable
 from ..presence import Presence
 from ..request_hints import NOTHING, HintReader, RequestHints, session_hash_of
+from ..threads import started_pool
 from .tier_chunks import GROUP_BYTES, Chunks, Run, runs_of, spaces_of
 from .tier_verdicts import Verdicts
 
@@ -64,8 +65,7 @@ class TerraceTier(SecondaryTierManager):
         self._chains: Dict[str, Dict[Any, bytes]] = {}  # by request: (group, position) to hash
         self._jobs: "Set[concurrent.futures.Future[None]]" = set()
         self._touched: Dict[bytes, None] = {}
-        self._threads = {name: concurrent.futures.ThreadPoolExecutor(count, f"terrace-{name}")
-                         for name, count in (("ask", 1), ("load", _READERS), ("store", 1))}
+        self._threads: Dict[str, concurrent.futures.ThreadPoolExecutor] = {}
         self.counters = {"loaded_chunks": 0, "lost_chunks": 0, "stored_jobs": 0, "dropped_jobs": 0}
         self._weights = Weights(config.get("weights_version_file"), logger)
         self._chunks: Optional[Chunks] = None
@@ -85,6 +85,8 @@ class TerraceTier(SecondaryTierManager):
             self._refuse("vLLM's block hashes are seeded at random in this process, so nobody "
                          "shares them: set PYTHONHASHSEED to the same number everywhere")
             return
+        for kind, count in (("ask", 1), ("load", _READERS), ("store", 1)):
+            self._threads[kind] = started_pool(count, f"terrace-{kind}")
         timeout_s = float(config.get("timeout_ms", 50)) / 1e3
         spaces = spaces_of(spec.config, str(config["revision"]), int(self._rows.strides[0]))
         self._chunk_tokens = {index: space.block_tokens for index, space in spaces.items()}

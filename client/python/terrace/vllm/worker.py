@@ -5,7 +5,6 @@ copies have ended: at once where the step itself makes them, else on a thread, s
 Those of a LoRA adapter are when it is known, too, that its files are what they were.
 Loads run on threads, into blocks that nobody else touches until they have been reported.
 """
-import concurrent.futures
 import logging
 import threading
 import time
@@ -16,6 +15,7 @@ from ..errors import Busy, TerraceError, Unavailable
 from ..group import Group
 from ..leases import WriteLease
 from ..paged import Copy
+from ..threads import started_pool
 from .kv_memory import KvMemory
 from .looks import Look, Looks
 from .messages import MARKER_BYTES, NO_BLOCK, Load, Share, Step, Store
@@ -68,8 +68,8 @@ class WorkerHalf:
         self._copies: Any = None
         self._next_make = 0.0
         self._kv_memory = kv_memory or KvMemory()
-        self._loaders = concurrent.futures.ThreadPoolExecutor(_LOAD_THREADS, "terrace-load")
-        self._committer = concurrent.futures.ThreadPoolExecutor(1, "terrace-store")
+        self._loaders = started_pool(_LOAD_THREADS, "terrace-load")
+        self._committer = started_pool(1, "terrace-store")
         self._storing: Dict[int, _Storing] = {}
         self._lock = threading.Lock()
         self._load_ended = threading.Condition(self._lock)
