@@ -2,11 +2,13 @@
 old ones computed, wherever it lies, and whoever goes on with the old ones does not notice."""
 import os
 import random
+import threading
+import time
 
 import pytest
 
 import terrace.epochs
-from vllm_driver import (PROMPT, REQUESTS, connect, drive, expect_no_lease,
+from vllm_driver import (LONG_S, PROMPT, REQUESTS, connect, drive, expect_no_lease,
                          expect_nothing_held, make_engine, random_request, run_prompt, terrace,
                          vllm_engine, wait_for_segments)
 
@@ -167,6 +169,34 @@ def test_a_file_that_changes_without_looking_changed_is_read_again(tmp_path, cap
     os.utime(path, ns=(0, 10**18))  # long ago
     assert not weights.look()
     assert weights._seen is not None and not weights.look()
+
+
+def test_a_file_system_that_hangs_holds_up_no_step(daemon, tmp_path, monkeypatch):
+    path = tmp_path / "version"
+    path.write_text("1")
+    engine = make_engine(daemon, random.Random(7), weights_version_file=str(path))
+    over, hung, stat = threading.Event(), [], os.stat
+
+    def hanging(name, *more, **named):
+        if str(name) == str(path):
+            if threading.current_thread() is threading.main_thread():
+                raise AssertionError("the engine itself has looked")
+            hung.append(name)
+            over.wait(LONG_S)
+        return stat(name, *more, **named)
+
+    monkeypatch.setattr(os, "stat", hanging)
+    began = time.monotonic()
+    run_prompt(engine)
+    assert len(hung) == 1 and time.monotonic() - began < LONG_S / 2
+    weights = engine.connector.side._weights
+    assert engine.connector.side.refusal is None and weights.name.startswith("random ")
+    over.set()
+    deadline = time.monotonic() + LONG_S
+    while weights.name != "version 1":
+        assert time.monotonic() < deadline
+        weights.look()
+    expect_nothing_held(daemon, engine)
 
 
 def test_the_mask_of_an_epoch_is_what_the_protocol_says():

@@ -9,9 +9,12 @@ their start, or one with the same version. docs/PROTOCOL.md, Epochs.
 import hashlib
 import logging
 import os
+import queue
 import secrets
+import threading
 import time
-from typing import Optional, Sequence, Tuple
+import weakref
+from typing import Any, NamedTuple, Optional, Sequence, Tuple
 
 import numpy
 
@@ -19,6 +22,8 @@ _TITLE = b"terrace epoch v1\0"
 _VERSION_BYTES_MAX = 256
 # A file changed so lately may change once more and look the same.
 _SETTLED_NS = 1_000_000_000
+# A look at the file that takes longer is taken for none.
+_LOOK_S = 0.2
 
 
 def mask_of(name: str) -> bytes:
@@ -53,6 +58,72 @@ def masked(digests: Sequence[bytes], mask: bytes) -> Sequence[bytes]:
     return mixed.view(f"V{width}").ravel().tolist()
 
 
+class _Seen(NamedTuple):
+    """What a look has found. stamp: of the file, None where it may change once more and look the
+    same; text: None: as the caller has it."""
+    stamp: Optional[Tuple[int, ...]]
+    text: Optional[str]
+
+
+def _look(path: str, stamp: Optional[Tuple[int, ...]]) -> _Seen:
+    """Raises OSError and ValueError. May hang."""
+    about = os.stat(path)
+    found = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns)
+    if found == stamp:
+        return _Seen(stamp, None)
+    with open(path, "rb") as file:
+        text = file.read(_VERSION_BYTES_MAX + 1).decode(errors="strict").strip()
+    if not text or len(text) > _VERSION_BYTES_MAX:
+        raise ValueError(f"it holds {len(text)} characters: write 1 to {_VERSION_BYTES_MAX}")
+    return _Seen(found if time.time_ns() - about.st_mtime_ns > _SETTLED_NS else None, text)
+
+
+class _Looker:
+    """Looks at one file on a thread of its own, which ends with it: a file system that hangs holds
+    up what is known of the file, not an engine's step, nor the end of its process. THREADING: of
+    one caller at a time."""
+
+    def __init__(self, path: str):
+        self._path = path
+        self._questions: "queue.SimpleQueue[Any]" = queue.SimpleQueue()
+        self._answers: "queue.SimpleQueue[Any]" = queue.SimpleQueue()
+        self._is_under_way = False
+        self._is_started = False
+        # Not when the interpreter ends: a thread that wakes then may be in the way of its end.
+        weakref.finalize(self, self._questions.put, None).atexit = False
+
+    def look(self, stamp: Optional[Tuple[int, ...]]) -> _Seen:
+        """What a look finds that begins after this call, as _look; TimeoutError where there is no
+        answer in time, and at once while one of before is not answered."""
+        if not self._is_started:
+            threading.Thread(target=_answer, args=(self._questions, self._answers), daemon=True,
+                             name="terrace-version").start()
+            self._is_started = True
+        try:
+            if self._is_under_way:
+                self._answers.get_nowait()  # it may have begun before this call
+            self._is_under_way = True
+            self._questions.put((self._path, stamp))
+            answer = self._answers.get(timeout=_LOOK_S)
+        except queue.Empty:
+            raise TimeoutError(f"there is no answer in {_LOOK_S:g} s") from None
+        self._is_under_way = False
+        if isinstance(answer, _Seen):
+            return answer
+        raise answer
+
+
+def _answer(questions: "queue.SimpleQueue[Any]", answers: "queue.SimpleQueue[Any]") -> None:
+    while True:
+        question = questions.get()
+        if question is None:
+            return
+        try:
+            answers.put(_look(*question))
+        except (OSError, ValueError) as error:
+            answers.put(error)
+
+
 class Weights:
     """The epoch an engine is in. version_path: of a file whose text names the weights that are
     loaded, for as long as they are; None: nothing does, and every reset begins an epoch of its
@@ -61,6 +132,7 @@ class Weights:
     def __init__(self, version_path: Optional[str], logger: logging.Logger):
         self.name = ""
         self._path = None if version_path is None else str(version_path)
+        self._looker = None if self._path is None else _Looker(self._path)
         self._logger = logger
         # What the file looked like when its text was certain.
         self._seen: Optional[Tuple[int, ...]] = None
@@ -72,23 +144,15 @@ class Weights:
         return mask_of(self.name)
 
     def look(self) -> bool:
-        """Whether the file names other weights than it did. One stat, mostly."""
-        if self._path is None:
+        """Whether the file names other weights than it did. One stat, mostly, by another thread."""
+        if self._looker is None:
             return False
         try:
-            about = os.stat(self._path)
-            seen = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns)
-            if seen == self._seen:
-                return False
-            with open(self._path, "rb") as file:
-                version = file.read(_VERSION_BYTES_MAX + 1).decode(errors="strict").strip()
-            if not version or len(version) > _VERSION_BYTES_MAX:
-                raise ValueError(f"it holds {len(version)} characters: write 1 to "
-                                 f"{_VERSION_BYTES_MAX}")
-        except (OSError, ValueError) as error:
+            seen = self._looker.look(self._seen)
+        except (OSError, ValueError, RuntimeError) as error:  # the last: no thread can be had
             return self._lose(error)
-        self._seen = seen if time.time_ns() - about.st_mtime_ns > _SETTLED_NS else None
-        return self._move(of_version(version))
+        self._seen = seen.stamp
+        return False if seen.text is None else self._move(of_version(seen.text))
 
     def reset(self) -> None:
         """The engine forgets its own cache: its weights may be others from here on."""
