@@ -276,77 +276,10 @@ def test_of_a_latent_cut_by_tokens_one_rank_a_shard_writes(daemon, client, tp_si
         backend.close()
 
 
-class Serving:
-    """What SGLang says of itself in a scheduler's process."""
-    weight_version = "default"
-
-
-@pytest.fixture
-def serving(monkeypatch):
-    """An instance's; another one's is not looked at here."""
-    now = Serving()
-    module = types.ModuleType("sglang.srt.runtime_context")
-    module.get_serving = lambda: now
-    monkeypatch.setitem(sys.modules, "sglang.srt.runtime_context", module)
-    return now
-
-
 def store(backend, keys, seed):
     right = backend.mem_pool_host.fill(range(len(keys)), seed)
     assert backend.batch_set_v1(keys, indices_of(range(len(keys)))) == [True] * len(keys)
     return right
-
-
-def test_a_flush_leaves_what_was_computed_before_to_others(daemon, client):
-    wait_populated(client)
-    one, peer = make(daemon), make(daemon)
-    keys = hashes(3)
-    right = store(one, keys, 1)
-    one.mem_pool_host.clear()  # behind an update of the weights, as far as anybody can tell
-    assert one.batch_exists(keys) == 0
-    assert one.batch_get_v1(keys, indices_of([7, 8, 9])) == [False] * 3
-    assert peer.batch_get_v1(keys, indices_of([7, 8, 9])) == [True] * 3
-    assert [peer.mem_pool_host.bytes_of(7 + i) for i in range(3)] == [right[i] for i in range(3)]
-    peer.mem_pool_host.fill(range(3), 1)  # a peer with the old weights goes on
-    assert all(peer.batch_set_v1(hashes(3, b"more"), indices_of(range(3))))
-    assert one.batch_exists(hashes(3, b"more")) == 0
-    store(one, keys, 2)
-    assert one.batch_exists(keys) == 3
-    keeps = make(daemon, flush_keeps=True)
-    assert keeps.batch_exists(keys) == 3
-    keeps.mem_pool_host.clear()
-    assert keeps.batch_exists(keys) == 3, "its weights never change"
-
-
-def test_ranks_that_are_flushed_alike_stay_together(daemon, client):
-    wait_populated(client)
-    ranks = [make(daemon, is_mla=True, tp_rank=rank, tp_size=2) for rank in range(2)]
-    keys = hashes(3)
-    for flushes in range(3):
-        store(ranks[0], keys, 10 + flushes)
-        assert [rank.batch_exists(keys) for rank in ranks] == [3, 3]
-        for rank in ranks:
-            rank.mem_pool_host.clear()
-        assert [rank.batch_exists(keys) for rank in ranks] == [0, 0]
-
-
-def test_instances_that_are_told_the_same_version_share(daemon, client, serving):
-    wait_populated(client)
-    one, peer = make(daemon), make(daemon)
-    keys = hashes(3)
-    store(one, keys, 1)
-    serving.weight_version = "step 7"
-    # Between the update and the flush behind it pages of both are about.
-    assert one.batch_exists(keys) == 0
-    assert one.batch_set_v1(keys, indices_of(range(3))) == [False] * 3
-    for backend in (one, peer):
-        backend.mem_pool_host.clear()
-        assert backend.batch_exists(keys) == 0
-    right = store(one, keys, 2)
-    assert peer.batch_get_v1(keys, indices_of([7, 8, 9])) == [True] * 3
-    assert [peer.mem_pool_host.bytes_of(7 + i) for i in range(3)] == [right[i] for i in range(3)]
-    one.mem_pool_host.clear()  # an update without a version: nobody else has these weights
-    assert one.batch_exists(keys) == 0 and peer.batch_exists(keys) == 3
 
 
 def test_what_cannot_be_erased_is_not_used_any_more(daemon, client, caplog):

@@ -1,7 +1,8 @@
 """Which weights a rank's pages are of, found from how SGLang flushes its cache."""
 import logging
 import os
-from typing import Optional
+import sys
+from typing import Any, Optional
 
 from ..epochs import mask_of, of_nobody_else, of_version
 
@@ -17,6 +18,20 @@ def _weight_version() -> Optional[str]:
         return str(get_serving().weight_version)
     except Exception:  # pylint: disable=broad-except
         return None
+
+
+def _version_of_update() -> Optional[str]:
+    """That came with the update of the weights behind which SGLang flushes now; None: none came, or
+    it flushes for another reason. It records the version when it has flushed, in the same turn, and
+    tells a backend neither (0.5.23: scheduler_components/weight_updater.py)."""
+    frame: Any = sys._getframe(1)  # pylint: disable=protected-access
+    while frame is not None:
+        request = frame.f_locals.get("recv_req")
+        if hasattr(request, "weight_version") and hasattr(request, "flush_cache"):
+            version = request.weight_version
+            return None if version is None else str(version)
+        frame = frame.f_back
+    return None
 
 
 def _launch() -> str:
@@ -39,13 +54,13 @@ class Epoch:
         self._is_kept = is_kept
         self._launch = f"{_launch()} {dp_rank}"  # replicas may be updated apart
         self._flush_count = 0
-        self._version = _weight_version()
+        self._versions = {_weight_version()}  # that SGLang says while pages are of this epoch
         self.mask = b""
 
     @property
     def is_certain(self) -> bool:
-        """Not between an update and the flush behind it: pages of both weights are about."""
-        return self._is_kept or _weight_version() == self._version
+        """Not behind an update without a flush: pages of both weights are about."""
+        return self._is_kept or _weight_version() in self._versions
 
     def on_flush(self) -> None:
         """SGLang has flushed its cache."""
@@ -54,10 +69,10 @@ class Epoch:
 
     def begin(self) -> None:
         """Nothing of before is used any more."""
-        before, self._version = self._version, _weight_version()
+        told, before = _version_of_update(), self._versions
+        self._versions = {_weight_version()} | (set() if told is None else {told})
         self._flush_count += 1
-        name = (of_version(self._version)
-                if self._version is not None and self._version != before
+        name = (of_version(told) if told is not None and told not in before
                 else f"flush {self._flush_count} of {self._launch}")
         self.mask = mask_of(name)
         logger.info("terrace: keys are of epoch %r from here on", name)
