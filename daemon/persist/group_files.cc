@@ -400,7 +400,7 @@ void DiskGroupFiles::Writer::Remove(const Job& job) {
 }
 
 void DiskGroupFiles::Writer::EndWrite(const Job& job, const Status& status) {
-  bool is_told = false;
+  bool is_told = false, is_meant = false;
   // It may be gone already, and the directory look as it did before.
   if (job.domain_index < looked.size()) looked[job.domain_index].reset();
   {
@@ -410,11 +410,13 @@ void DiskGroupFiles::Writer::EndWrite(const Job& job, const Status& status) {
                                  : before != lost.end() && !before->second.why.empty();
     if (before != lost.end() && status.ok()) lost.erase(before);
     const auto found = kept.find(job.group());
-    const bool is_meant = found != kept.end() && found->second.stamp == job.stamp;
+    is_meant = found != kept.end() && found->second.stamp == job.stamp;
     if (is_meant && status.ok()) found->second.is_written = true;
     if (!status.ok()) Lose(job.group(), job.stamp, status);
   }
-  if (!status.ok() && !is_told && options.trouble) TellNotWritten(job, status);
+  // Of what was dropped since, or its key destroyed, there is nothing to mend: what is queued for
+  // that tells of itself.
+  if (!status.ok() && is_meant && !is_told && options.trouble) TellNotWritten(job, status);
   if (options.changed) options.changed(job.domain_index);
 }
 

@@ -420,6 +420,27 @@ TEST_F(KeyedShelfTest, AKeyThatCouldNotBeErasedIsErasedOnceItCanBe) {
   EXPECT_EQ(told_count_, 1) << "that it is not erased";
 }
 
+// The key is to be destroyed while the group's files are being written.
+TEST_F(KeyedShelfTest, AnErasureBehindAnOpenIsNoTrouble) {
+  std::promise<void> disk;
+  std::shared_future<void> goes_on = disk.get_future().share();
+  std::atomic<bool> is_writing = false;
+  options_.domains[0].also = [&](const GroupId&, const std::string&) {
+    is_writing = true;
+    goes_on.wait();
+  };
+  DiskGroupFiles files(options_);
+  files.Keep(0, group_);
+  while (!is_writing) std::this_thread::yield();
+  files.DestroyKey(0, group_.Id());
+  disk.set_value();
+  ASSERT_TRUE(files.Drain(kWaitUs));
+  EXPECT_EQ(files.StateOf(0, group_.Id()), GroupFiles::State::kKept);
+  EXPECT_TRUE(files.AreKeysDestroyed(0));
+  EXPECT_NE(keys_.Find(group_.Id()), nullptr) << "another one";
+  EXPECT_EQ(told_count_, 0) << "nothing has failed";
+}
+
 // Of a group that nobody has open any more.
 TEST_F(KeyedShelfTest, AKeyOfADroppedGroupIsErasedOnceItCanBe) {
   DiskGroupFiles files(options_);
