@@ -67,6 +67,19 @@ def test_who_names_a_configuration_asks_the_daemon_it_is_for(directory):
     assert document["socket"] == running.socket
 
 
+@pytest.mark.parametrize("name", ["state", "somebody's", 'a "state"', "back\\slash"])
+def test_state_is_where_the_daemon_that_answers_has_it(directory, monkeypatch, name):
+    with monkeypatch.context() as of_the_unit:
+        of_the_unit.setenv("STATE_DIRECTORY", str(directory / name))
+        running = Daemon(directory)
+        connect(running).close()
+    try:
+        _, rows, _ = doctor("--socket", running.socket)
+    finally:
+        running.stop()
+    assert rows["directory"][0]["found"].startswith(f"{directory / name} (state_dir): writable")
+
+
 def test_what_others_may_read_is_a_problem(daemon):
     secret = pathlib.Path(daemon.socket).parent / "default.secret"
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600

@@ -621,3 +621,24 @@ def test_a_stop_ends_though_nobody_reads_the_log():
             assert running.process.wait(LONG_S) == 0
         finally:
             os.close(unread)
+
+
+def test_a_service_that_is_refused_ends_after_a_pause_unless_it_is_told():
+    """systemd starts it again at once, and without limit."""
+    def start(service_pid):
+        script = f'export SYSTEMD_EXEC_PID={service_pid}; exec "$TERRACED" --socket /nowhere/t.sock'
+        return subprocess.Popen(["sh", "-c", script], stderr=subprocess.PIPE, text=True,
+                                stdin=subprocess.DEVNULL, preexec_fn=die_with_parent)
+
+    for service_pid, pauses in (("$$", True), ("$PPID", False)):  # itself, or who has started it
+        began = time.monotonic()
+        with start(service_pid) as refused:
+            assert refused.wait(LONG_S) == 1
+        assert (time.monotonic() - began >= 5) == pauses
+    with start("$$") as refused:
+        began = time.monotonic()
+        while "/nowhere" not in refused.stderr.readline():
+            assert refused.poll() is None
+        refused.terminate()
+        assert refused.wait(LONG_S) in (0, -signal.SIGTERM)
+        assert time.monotonic() - began < 5
