@@ -180,11 +180,19 @@ Result<RedisMemory> KeptGenerations::Load() {
       return memory;
     }
   }
-  const Status placed =
-      WriteKeptFile(options_.place_path, FormatPlace(options_.place, options_.secret));
-  if (!placed.ok()) Tell(options_.place_path, placed);
+  const Status placed = WritePlace();
+  if (!placed.ok()) {
+    Tell(options_.place_path, placed);
+    const std::lock_guard lock(mutex_);
+    is_place_due_ = true;
+    wake_.notify_one();
+  }
   is_loaded_for_good_ = placed.ok() && memory.ok();
   return memory;
+}
+
+Status KeptGenerations::WritePlace() const {
+  return WriteKeptFile(options_.place_path, FormatPlace(options_.place, options_.secret));
 }
 
 void KeptGenerations::Save(uint64_t revision, RedisMemory memory) {
@@ -208,22 +216,23 @@ void KeptGenerations::Run() {
   bool is_told = false;  // that it cannot be written
   std::unique_lock lock(mutex_);
   while (true) {
-    wake_.wait(lock, [this] { return is_stopping_ || due_.has_value(); });
-    if (!due_) return;
-    Due due = std::exchange(due_, std::nullopt).value();
+    wake_.wait(lock, [this] { return is_stopping_ || due_.has_value() || is_place_due_; });
+    if (!due_ && !is_place_due_) return;
+    std::optional<Due> due = std::exchange(due_, std::nullopt);
+    const bool is_place_due = is_place_due_;
     lock.unlock();
+    const bool is_placed = is_place_due && WritePlace().ok();
     const Status written =
-        WriteKeptFile(options_.path, FormatGenerations(due.memory, options_.secret));
-    if (written.ok()) {
-      options_.kept(due.revision);
-    } else if (!is_told) {
-      Tell(options_.path, written);
-    }
+        due ? WriteKeptFile(options_.path, FormatGenerations(due->memory, options_.secret))
+            : Status::Ok();
+    if (due && written.ok()) options_.kept(due->revision);
+    if (!written.ok() && !is_told) Tell(options_.path, written);
     is_told = !written.ok();
     lock.lock();
-    if (written.ok()) continue;
+    if (is_placed) is_place_due_ = false;
+    if (!written.ok() && !due_) due_ = std::move(due);  // else there is something later
+    if (written.ok() && !is_place_due_) continue;
     if (is_stopping_) return;
-    if (!due_) due_ = std::move(due);  // else there is something later
     wake_.wait_for(lock, kWrittenAgain, [this] { return is_stopping_; });
   }
 }

@@ -79,6 +79,7 @@ class KeptGenerations {
     RedisMemory memory;
   };
   void Run();
+  Status WritePlace() const;
   void Tell(const std::string& path, const Status& status) const;
 
   const Options options_;
@@ -86,6 +87,7 @@ class KeptGenerations {
   std::mutex mutex_;
   std::condition_variable wake_;
   std::optional<Due> due_;
+  bool is_place_due_ = false;  // could not be written at the start
   bool is_stopping_ = false;
   std::thread thread_;
 };

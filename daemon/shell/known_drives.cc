@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -14,6 +13,7 @@
 
 #include "daemon/config/kept_mounts.h"
 #include "daemon/log/log.h"
+#include "daemon/persist/kept_file.h"
 #include "terrace/open_file.h"
 #include "tiers/disk/disk_files.h"
 
@@ -26,12 +26,11 @@ KeptMounts Load(const std::string& file) {
 }
 
 void Save(const std::string& file, const KeptMounts& mounts) {
-  const std::string next = file + ".new";
-  const bool is_written = (std::ofstream(next) << FormatKeptMounts(mounts) << std::flush).good();
-  if (is_written && std::rename(next.c_str(), file.c_str()) == 0) return;
+  const Status written = WriteKeptFile(file, FormatKeptMounts(mounts));
+  if (written.ok()) return;
   Log(LogLevel::kWarn, "mounts of drives are not remembered",
       {{"path", file},
-       {"why", std::strerror(errno)},
+       {"why", std::string(written.what()) + ": " + std::strerror(written.detail())},
        {"remedy", "a drive that is not mounted at a later start goes unnoticed: see state_dir"}});
 }
 

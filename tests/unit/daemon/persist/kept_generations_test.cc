@@ -227,5 +227,22 @@ TEST_F(KeptFile, WhatCannotBeWrittenYetIsTriedAgainUnasked) {
   EXPECT_EQ(*KeptGenerations(OptionsAt(path)).Load(), kMemory);
 }
 
+// Else a start without a server would not know that there was one.
+TEST_F(KeptFile, APlaceThatCannotBeWrittenYetIsTriedAgainUnasked) {
+  std::filesystem::create_directory(directory_ + "/file-place.new");
+  std::ofstream(directory_ + "/file-place.new/in the way") << "of a draft";
+  KeptGenerations kept(OptionsAt(directory_ + "/file"));
+  EXPECT_EQ(*kept.Load(), RedisMemory());
+  EXPECT_EQ(trouble_count, 1);
+  ASSERT_FALSE(std::filesystem::exists(directory_ + "/file-place"));
+  std::filesystem::remove_all(directory_ + "/file-place.new");
+  const auto end = std::chrono::steady_clock::now() + kLong;
+  while (!std::filesystem::exists(directory_ + "/file-place") &&
+         std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_TRUE(std::filesystem::exists(directory_ + "/file-place"));
+}
+
 }  // namespace
 }  // namespace terrace
