@@ -392,6 +392,16 @@ def test_a_configuration_without_it_is_refused(daemon, name):
     engine.close()
 
 
+@pytest.mark.parametrize("name, value, allowed", [
+    ("timeout_ms", "soon", "milliseconds"), ("load_timeout_ms", -1, "milliseconds"),
+    ("chunk_size", 2.5, "a whole number"), ("socket", 5, "a path"), ("revision", True, "a text")])
+def test_a_value_that_cannot_be_is_named(daemon, name, value, allowed):
+    engine = make(daemon, **{name: value})
+    assert engine.adapter.refusal == f"adapter_params: {name} is {value!r}: it is {allowed}"
+    assert engine.serve([1]) == 0
+    engine.close()
+
+
 def test_threads_that_cannot_be_are_told(daemon, caplog):
     engine = make(daemon, threads=0)
     assert "threads is 0: it goes from 1 to 64; 2 it is" in caplog.text

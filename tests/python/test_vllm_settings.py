@@ -23,6 +23,17 @@ def test_parameters_are_read():
     assert Settings.of({}).socket is None
 
 
+@pytest.mark.parametrize("value, is_on", [(True, True), (False, False), (1, True), (0, False),
+                                          (None, False)])
+def test_a_flag_is_what_it_says(value, is_on):
+    assert Settings.of({"socket": "/s", "hbm": value}).reads_hbm is is_on
+
+
+def test_what_is_no_dictionary_is_named():
+    with pytest.raises(ValueError, match="kv_connector_extra_config is 'socket=/s'"):
+        Settings.of("socket=/s")
+
+
 def test_a_name_that_is_none_is_told_with_the_nearest(caplog):
     assert Settings.of({"socket": "/s", "revison": "7"}) == Settings("/s")
     assert "'revison'" in caplog.text and "did you mean 'revision'" in caplog.text
@@ -30,7 +41,9 @@ def test_a_name_that_is_none_is_told_with_the_nearest(caplog):
 
 @pytest.mark.parametrize("name, value", [
     ("timeout_ms", "soon"), ("timeout_ms", -1), ("lookup_wait_ms", "nan"), ("copy_threads", "x"),
-    ("copy_threads", -1), ("pinned_gib", "inf"), ("tool_call_tokens", 5)])
+    ("copy_threads", -1), ("copy_threads", 1.5), ("pinned_gib", "inf"), ("tool_call_tokens", 5),
+    ("tool_call_tokens", "345"), ("hbm", "false"), ("hbm", "true"), ("hbm", 2),
+    ("timeout_ms", True), ("revision", True), ("socket", 5), ("weights_version_file", 0)])
 def test_a_value_that_cannot_be_is_named(name, value):
     with pytest.raises(ValueError, match=f"{name} is {value!r}"):
         Settings.of({"socket": "/s", name: value})

@@ -278,3 +278,23 @@ def test_a_reader_loads_and_stores_nothing(daemon):
         assert reader.counts["loaded"] == 3 and reader.manager.tier.refusal is None
         assert client.stats()["domain"]["block_count"] == before
         close(reader)
+
+
+@pytest.mark.parametrize("name, value, allowed", [
+    ("timeout_ms", "soon", "milliseconds"), ("load_timeout_ms", -1, "milliseconds"),
+    ("socket", 5, "a path"), ("revision", True, "a text")])
+def test_a_value_that_cannot_be_is_named(daemon, name, value, allowed):
+    driver = make_driver(daemon, **{name: value})
+    assert driver.manager.tier.refusal == (
+        f"the tier's configuration: {name} is {value!r}: it is {allowed}")
+    driver.add([1] * 4)
+    driver.run()
+    close(driver)
+
+
+def test_a_name_that_is_none_is_told(daemon, caplog):
+    driver = make_driver(daemon, sokcet="/s", module_path="terrace.vllm_tier")
+    texts = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(texts) == 1 and "'sokcet'" in texts[0] and "did you mean 'socket'" in texts[0]
+    assert driver.manager.tier.refusal is None
+    close(driver)

@@ -20,19 +20,28 @@ try:
 except ImportError:  # before 0.5
     from lmcache.native_storage_ops import Bitmap
 
+from .. import parameters
 from ..client import Client
 from ..epochs import Weights
 from ..errors import Invalid, TerraceError, Unavailable, Unsupported
+from ..parameters import Parameter
 from ..presence import Presence
-from ..request_hints import HintReader
+from ..request_hints import PREFIX, HintReader
 from ..shelf import Shelf
 from .daemon import Daemon
 from .objects import (Kind, Layout, Places, Row, address_of_object, layout_of, layout_of_object)
 
 logger = logging.getLogger("lmcache.terrace")
-_PARAMETERS = ("socket", "revision", "weights_version_file", "chunk_size", "apart", "timeout_ms",
-               "load_timeout_ms", "threads")
-_HINTS = "terrace_"
+_PARAMETERS = {
+    "socket": Parameter("socket", parameters.path, "a path"),
+    "revision": Parameter("revision", parameters.text, "a text"),
+    "weights_version_file": Parameter("weights_version_file", parameters.path, "a path"),
+    "chunk_size": Parameter("chunk_tokens", parameters.count, "a whole number"),
+    "apart": Parameter("apart", parameters.text, "a text"),
+    "timeout_ms": Parameter("timeout_s", parameters.seconds, "milliseconds"),
+    "load_timeout_ms": Parameter("load_timeout_s", parameters.seconds, "milliseconds"),
+    "threads": Parameter("threads", lambda value: value, "a whole number"),
+}
 _THREADS, _THREADS_MAX = 2, 64
 
 
@@ -145,7 +154,7 @@ class TerraceL2Adapter(L2AdapterInterface):
         self._looking = threading.Lock()
         self._places = Places()
         self._hints = HintReader(logger).read(
-            {name: value for name, value in config.items() if name.startswith(_HINTS)}).hints()
+            {name: value for name, value in config.items() if str(name).startswith(PREFIX)}).hints()
         self._weights = Weights(config.get("weights_version_file"), logger)
         self._daemon: Optional[Daemon] = None
         self._presence: Optional[Presence] = None
@@ -155,25 +164,24 @@ class TerraceL2Adapter(L2AdapterInterface):
         try:
             self._begin(config)
         except Exception as error:  # pylint: disable=broad-except
-            self._refuse(f"{type(error).__name__}: {error}")
+            self._refuse(str(error) if isinstance(error, ValueError)
+                         else f"{type(error).__name__}: {error}")
 
     def _begin(self, config: Dict[str, Any]) -> None:
+        said = parameters.read(config, _PARAMETERS, where="adapter_params", logger=logger,
+                               prefix=PREFIX)
         for name in ("socket", "revision"):
-            if not config.get(name):
+            if not said.get(name):
                 self._refuse(f"adapter_params has no {name!r}")
                 return
-        for name in config:
-            if name not in _PARAMETERS and not name.startswith(_HINTS):
-                logger.warning("terrace: adapter_params has %r, which is no parameter: there are "
-                               "%s", name, ", ".join(_PARAMETERS))
-        timeout_s = float(config.get("timeout_ms", 50)) / 1e3
-        client = Client(config["socket"], name="lmcache", default_timeout_s=timeout_s)
-        said = f"{getattr(lmcache, '__version__', '?')}\0{config.get('apart', '')}"
+        timeout_s = said.get("timeout_s", 0.05)
+        client = Client(said["socket"], name="lmcache", default_timeout_s=timeout_s)
         self._daemon = Daemon(
-            Shelf(client, "lmcache", timeout_s), revision=str(config["revision"]), said=said,
-            chunk_tokens=int(config.get("chunk_size", 256)), timeout_s=timeout_s,
-            load_timeout_s=float(config.get("load_timeout_ms", 10_000)) / 1e3, logger=logger)
-        self._presence = Presence(logger, config["socket"])
+            Shelf(client, "lmcache", timeout_s), revision=said["revision"],
+            said=f"{getattr(lmcache, '__version__', '?')}\0{said.get('apart', '')}",
+            chunk_tokens=said.get("chunk_tokens", 256), timeout_s=timeout_s,
+            load_timeout_s=said.get("load_timeout_s", 10.0), logger=logger)
+        self._presence = Presence(logger, said["socket"])
         try:
             client.wait_connected(2.0)
         except Unavailable as error:

@@ -18,6 +18,7 @@ from ..request_hints import NOTHING, HintReader, session_hash_of
 from ..space import SpaceGroup
 from .epoch import Epoch
 from .pools import KV, Pool, digest_of, event_hash, name_of, page_size_of
+from .settings import Settings
 
 logger = logging.getLogger("sglang.terrace")
 
@@ -46,31 +47,42 @@ class TerraceHiCache(HiCacheStorage):
     def __init__(self, storage_config: Any, kwargs: Any = None):
         self.refusal: Optional[str] = None
         self.config = storage_config
-        extra = dict(storage_config.extra_config or {})
-        self._timeout_s = float(extra.get("timeout_ms", 500)) / 1e3
-        self._revision = extra.get("revision")
+        self._settings = Settings()
         self._client: Optional[Client] = None
         self._pools: Dict[str, Pool] = {}
-        self._epoch = Epoch(bool(extra.get("flush_keeps", False)),
-                             int(getattr(storage_config, "dp_rank", 0)))
         self._hint_reader = HintReader(logger)
-        self._said = self._hint_reader.read(extra)  # of every page of this instance
+        self._said = NOTHING  # of every page of this instance
         self._recompute_ns_per_token = 0
         self._opening = threading.Lock()
         self.counters = {"pages_hit": 0, "pages_missed": 0, "pages_stored": 0, "pages_refused": 0,
                          "bypassed_requests": 0}
         self.mem_pool_host: Any = None
-        for name in ("socket", "revision"):
-            if not extra.get(name):
-                self._refuse(f"the extra configuration has no {name!r}")
-                return
-        if not (extra.get("one_namespace") or names_everything()):
-            self._refuse(_NAMELESS)
-            return
-        self._read_cost(extra.get("recompute_ns_per_token", 0))
         try:
-            self._presence = Presence(logger, extra["socket"])
-            self._client = Client(extra["socket"], name="sglang", default_timeout_s=self._timeout_s)
+            self._read(storage_config.extra_config or {})
+        except Exception as error:  # pylint: disable=broad-except
+            self._refuse(str(error) if isinstance(error, ValueError)
+                         else f"{type(error).__name__}: {error}")
+        self._epoch = Epoch(self._settings.flush_keeps, getattr(storage_config, "dp_rank", 0) or 0)
+        if self.refusal is None:
+            self._connect()
+
+    def _read(self, extra: Any) -> None:
+        """Raises ValueError."""
+        self._settings = Settings.of(extra)
+        self._said = self._hint_reader.read(extra)
+        self._read_cost(self._settings.recompute_ns_per_token)
+        for name in ("socket", "revision"):
+            if not getattr(self._settings, name):
+                raise ValueError(f"the extra configuration has no {name!r}")
+        if not (self._settings.one_namespace or names_everything()):
+            raise ValueError(_NAMELESS)
+
+    def _connect(self) -> None:
+        settings = self._settings
+        try:
+            self._presence = Presence(logger, str(settings.socket))
+            self._client = Client(str(settings.socket), name="sglang",
+                                  default_timeout_s=settings.timeout_s)
             self._client.wait_connected(2.0)
         except Unavailable as error:
             logger.warning("terrace: %s; SGLang serves without it until it is there", error)
@@ -78,7 +90,7 @@ class TerraceHiCache(HiCacheStorage):
             self._refuse(str(error))
 
     def _read_cost(self, value: Any) -> None:
-        if isinstance(value, int) and 0 <= value < 1 << 32:
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 32:
             self._recompute_ns_per_token = value
         else:
             logger.warning("terrace: recompute_ns_per_token is %r: it is a whole number from 0 to "
@@ -155,7 +167,7 @@ class TerraceHiCache(HiCacheStorage):
             if not pool.groups and self._client is not None and self._client.is_connected:
                 groups = []
                 for shard in range(pool.shard_count):
-                    space = pool.space(self.config, str(self._revision), shard)
+                    space = pool.space(self.config, str(self._settings.revision), shard)
                     name = SpaceGroup("x", [space]).check()
                     groups.append(
                         self._client.open(SpaceGroup(f"sglang-{name[:16]}", [space]), 1))
@@ -192,7 +204,7 @@ class TerraceHiCache(HiCacheStorage):
                                    flags=flags) as lease:
                     count = lease.block_count
                     try:
-                        lease.wait_ready(count, self._timeout_s)
+                        lease.wait_ready(count, self._settings.timeout_s)
                     except Unavailable:
                         count = min(count, lease.ready_count)
                     if count == 0:

@@ -1,9 +1,11 @@
 """What kv_connector_extra_config may say to the vLLM connector. docs/INTEGRATIONS.md has the table.
 """
 import dataclasses
-import difflib
 import logging
-from typing import Any, Callable, Dict, FrozenSet, Mapping, Optional, Tuple
+from typing import Any, Dict, FrozenSet, Mapping, Optional
+
+from .. import parameters
+from ..parameters import Parameter
 
 logger = logging.getLogger("vllm.terrace")
 
@@ -44,60 +46,26 @@ class Settings:
     def of(cls, extra: Mapping[str, Any]) -> "Settings":
         """Of vLLM's dictionary, whose times are milliseconds. Raises ValueError, which names what
         cannot be read."""
-        read: Dict[str, Any] = {"socket": None}
-        for name, value in extra.items():
-            if name not in _READERS:
-                logger.warning("terrace: kv_connector_extra_config has %r, which is no parameter%s",
-                               name, _nearest(name))
-                continue
-            if value is None:
-                continue
-            field, reader, what = _READERS[name]
-            try:
-                read[field] = reader(value)
-            except (TypeError, ValueError, OverflowError) as error:
-                raise ValueError(f"kv_connector_extra_config: {name} is {value!r}: it is {what}"
-                                 ) from error
-        return cls(**read)
+        return cls(**{"socket": None, **parameters.read(
+            extra, _PARAMETERS, where="kv_connector_extra_config", logger=logger)})
 
 
-def _nearest(name: str) -> str:
-    near = difflib.get_close_matches(name, _READERS, 1)
-    return f": did you mean {near[0]!r}?" if near else f": there are {', '.join(sorted(_READERS))}"
-
-
-def _seconds(value: Any) -> float:
-    seconds = float(value) / 1e3
-    if not 0 <= seconds < float("inf"):
-        raise ValueError("no time")
-    return seconds
-
-
-def _count(value: Any) -> int:
-    if int(value) < 0:
-        raise ValueError("below 0")
-    return int(value)
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
-
-
-# Of each parameter the field, what reads it, and what it may be; None is as if it was not there.
-_READERS: Dict[str, Tuple[str, Callable[[Any], Any], str]] = {
-    "socket": ("socket", _as_it_is, "a path"),
-    "revision": ("revision", str, "a text"),
-    "weights_version_file": ("weights_version_file", _as_it_is, "a path"),
-    "timeout_ms": ("timeout_s", _seconds, "milliseconds"),
-    "lookup_wait_ms": ("lookup_wait_s", _seconds, "milliseconds"),
-    "load_timeout_ms": ("load_timeout_s", _seconds, "milliseconds"),
-    "plugin_path": ("plugin_path", _as_it_is, "a path"),
-    "pinned_gib": ("pinned_bytes_max", lambda value: _count(float(value) * (1 << 30)), "GiB"),
-    "copy_threads": ("copy_threads", _count, "a whole number"),
-    "hbm": ("reads_hbm", bool, "true or false"),
-    "codec": ("codec", lambda value: value or None, "a codec's name"),
-    "head_units": ("head_units", _as_it_is, "a whole number"),
-    "kv_events": ("kv_events", lambda value: value or None, "what kv_events may say"),
-    "tool_call_tokens": ("tool_call_tokens",
-                         lambda value: frozenset(int(each) for each in value), "numbers of tokens"),
+# None is as if it was not there.
+_PARAMETERS: Dict[str, Parameter] = {
+    "socket": Parameter("socket", parameters.path, "a path"),
+    "revision": Parameter("revision", parameters.text, "a text"),
+    "weights_version_file": Parameter("weights_version_file", parameters.path, "a path"),
+    "timeout_ms": Parameter("timeout_s", parameters.seconds, "milliseconds"),
+    "lookup_wait_ms": Parameter("lookup_wait_s", parameters.seconds, "milliseconds"),
+    "load_timeout_ms": Parameter("load_timeout_s", parameters.seconds, "milliseconds"),
+    "plugin_path": Parameter("plugin_path", parameters.path, "a path"),
+    "pinned_gib": Parameter("pinned_bytes_max", parameters.gib, "GiB"),
+    "copy_threads": Parameter("copy_threads", parameters.count, "a whole number"),
+    "hbm": Parameter("reads_hbm", parameters.flag, parameters.FLAG),
+    "codec": Parameter("codec", lambda value: value or None, "a codec's name"),
+    "head_units": Parameter("head_units", lambda value: value, "a whole number"),
+    "kv_events": Parameter("kv_events", lambda value: value or None, "what kv_events may say"),
+    "tool_call_tokens": Parameter("tool_call_tokens",
+                                  lambda value: frozenset(parameters.numbers(value)),
+                                  "a list of token ids"),
 }

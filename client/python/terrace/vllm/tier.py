@@ -31,10 +31,12 @@ import numpy
 from vllm.v1.kv_offload import base as offload
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
+from .. import parameters
 from ..calls import Hints
 from ..client import Client
 from ..epochs import Weights
 from ..errors import TerraceError, Unavailable
+from ..parameters import Parameter
 from ..presence import Presence
 from ..request_hints import NOTHING, HintReader, RequestHints, session_hash_of
 from ..threads import started_pool
@@ -45,6 +47,14 @@ logger = logging.getLogger("vllm.terrace")
 _READERS = 2
 _TOUCHED_MAX = 8192  # keys a step
 _SHA256_BYTES = 32
+_OF_VLLM = ("type", "module_path", "class_name")
+_PARAMETERS = {
+    "socket": Parameter("socket", parameters.path, "a path"),
+    "revision": Parameter("revision", parameters.text, "a text"),
+    "weights_version_file": Parameter("weights_version_file", parameters.path, "a path"),
+    "timeout_ms": Parameter("timeout_s", parameters.seconds, "milliseconds"),
+    "load_timeout_ms": Parameter("load_timeout_s", parameters.seconds, "milliseconds"),
+}
 
 
 class TerraceTier(SecondaryTierManager):
@@ -72,13 +82,17 @@ class TerraceTier(SecondaryTierManager):
         self._presence: Optional[Presence] = None
         self._chunk_tokens: Dict[int, int] = {}
         try:
-            self._begin(offloading_spec, config)
+            self._begin(offloading_spec, {name: value for name, value in config.items()
+                                          if name not in base and name not in _OF_VLLM})
         except Exception as error:  # pylint: disable=broad-except
-            self._refuse(f"{type(error).__name__}: {error}")
+            self._refuse(str(error) if isinstance(error, ValueError)
+                         else f"{type(error).__name__}: {error}")
 
     def _begin(self, spec: Any, config: Dict[str, Any]) -> None:
+        said = parameters.read(config, _PARAMETERS, where="the tier's configuration",
+                               logger=logger)
         for name in ("socket", "revision"):
-            if not config.get(name):
+            if not said.get(name):
                 self._refuse(f"the tier's configuration has no {name!r}")
                 return
         if not _is_seed_shared():
@@ -87,14 +101,14 @@ class TerraceTier(SecondaryTierManager):
             return
         for kind, count in (("ask", 1), ("load", _READERS), ("store", 1)):
             self._threads[kind] = started_pool(count, f"terrace-{kind}")
-        timeout_s = float(config.get("timeout_ms", 50)) / 1e3
-        spaces = spaces_of(spec.config, str(config["revision"]), int(self._rows.strides[0]))
+        timeout_s = said.get("timeout_s", 0.05)
+        spaces = spaces_of(spec.config, said["revision"], int(self._rows.strides[0]))
         self._chunk_tokens = {index: space.block_tokens for index, space in spaces.items()}
-        client = Client(config["socket"], name="vllm-tier", default_timeout_s=timeout_s)
+        client = Client(said["socket"], name="vllm-tier", default_timeout_s=timeout_s)
         self._chunks = Chunks(client, spaces, timeout_s=timeout_s,
-                              load_timeout_s=float(config.get("load_timeout_ms", 10_000)) / 1e3)
+                              load_timeout_s=said.get("load_timeout_s", 10.0))
         self._client = client
-        self._presence = Presence(logger, config["socket"])
+        self._presence = Presence(logger, said["socket"])
         try:
             client.wait_connected(2.0)
         except Unavailable as error:
