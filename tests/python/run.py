@@ -39,6 +39,7 @@ NEEDS = {"test_torch.py": ["pytest", "torch"], "test_handoff.py": ["pytest", "to
          "test_vllm_tier.py": ["pytest", "numpy"],
          "test_sglang.py": ["pytest", "torch", "numpy"],
          "test_sglang_epochs.py": ["pytest", "torch", "numpy"],
+         "test_sglang_settings.py": ["pytest", "torch", "numpy"],
          "test_lmcache.py": ["pytest", "numpy"],
          "test_wheel.py": ["pytest", "setuptools", "wheel"]}
 

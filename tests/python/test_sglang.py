@@ -306,7 +306,7 @@ def test_a_prompt_stored_in_two_batches_is_one_chain(daemon, client):
     more = types.SimpleNamespace(prefix_keys=keys[:2])
     assert all(backend.batch_set_v1(keys[2:], indices_of([2, 3, 4]), more))
     assert backend.batch_exists(keys) == 5
-    group = backend._opened(backend._pools["kv"])[0]
+    (group,) = backend._pools["kv"].groups
     evicted = group.evict(backend._keys(group, keys[1:2]), with_descendants=True)
     assert evicted.block_count == 4
     assert backend.batch_exists(keys) == 1
@@ -489,59 +489,6 @@ def test_what_is_missing_is_named_and_everything_misses(daemon, caplog):
     assert backend.batch_get_v1(hashes(2), indices_of([0, 1])) == [False, False]
     assert backend.batch_set_v1(hashes(2), indices_of([0, 1])) == [False, False]
     backend.clear()
-    backend.close()
-
-
-@pytest.mark.parametrize("name, value, allowed", [
-    ("flush_keeps", "false", "true or false"), ("flush_keeps", "true", "true or false"),
-    ("one_namespace", "false", "true or false"), ("one_namespace", 2, "true or false"),
-    ("timeout_ms", "fast", "milliseconds"), ("timeout_ms", -1, "milliseconds"),
-    ("timeout_ms", True, "milliseconds"), ("timeout_ms", float("nan"), "milliseconds"),
-    ("socket", 5, "a path"), ("revision", ["1"], "a text")])
-def test_a_value_that_cannot_be_is_named_and_everything_misses(daemon, caplog, name, value,
-                                                               allowed):
-    backend = make(daemon, **{name: value})
-    said = f"the extra configuration: {name} is {value!r}: it is {allowed}"
-    assert said in backend.refusal and said in caplog.text
-    assert backend.batch_exists(hashes(2)) == 0
-    assert backend.batch_get_v1(hashes(2), indices_of([0, 1])) == [False, False]
-    assert backend.batch_set_v1(hashes(2), indices_of([0, 1])) == [False, False]
-    backend.mem_pool_host.clear()
-    backend.clear()
-    backend.close()
-
-
-@pytest.mark.parametrize("extra", ["socket", 5, ["socket"]])
-def test_a_configuration_that_is_none_is_refused(daemon, extra):
-    config = config_of(daemon)
-    config.extra_config = extra
-    backend = terrace.sglang.TerraceHiCache(config, {})
-    assert f"the extra configuration is {extra!r}" in backend.refusal
-    assert backend.batch_exists(hashes(2)) == 0
-    backend.close()
-
-
-@pytest.mark.parametrize("flushes_keep", [False, 0, None])
-def test_a_flag_that_is_false_is_off(daemon, client, monkeypatch, flushes_keep):
-    wait_populated(client)
-    backend = make(daemon, flush_keeps=flushes_keep)
-    store(backend, hashes(2), 1)
-    backend.mem_pool_host.clear()
-    assert backend.batch_exists(hashes(2)) == 0
-    backend.close()
-    monkeypatch.delattr("sglang.srt.mem_cache.utils.storage_namespace_seed")
-    assert "one_namespace" in make(daemon, one_namespace=flushes_keep).refusal
-
-
-def test_names_that_are_none_are_told_and_sglangs_own_are_not(daemon, caplog):
-    of_sglang = {"backend_name": "terrace", "module_path": "terrace.sglang", "interface_v1": 1,
-                 "class_name": "TerraceHiCache", "tp_lcm_size": 4, "prefetch_threshold": 256,
-                 "prefetch_timeout_base": 1, "prefetch_timeout_per_ki_token": 0.25,
-                 "hicache_storage_pass_prefix_keys": True, "terrace_priority": 5}
-    backend = make(daemon, sokcet="/s", **of_sglang)
-    texts = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert len(texts) == 1 and "'sokcet'" in texts[0] and "did you mean 'socket'" in texts[0]
-    assert backend.refusal is None
     backend.close()
 
 

@@ -1,9 +1,10 @@
 """Groups of Spaces that are opened when they are first used, on a daemon that may be gone."""
 import threading
-from typing import Any, Callable, Dict
+import time
+from typing import Any, Callable, Dict, Optional
 
 from .client import Client
-from .errors import Gone, Unavailable
+from .errors import Busy, Gone, Unavailable
 from .group import Group
 from .requests import Pause
 from .space import Space, SpaceGroup
@@ -39,16 +40,25 @@ class Shelf:
         except Gone:  # closed meanwhile
             return False
 
-    def group(self, space: Space) -> Group:
-        """Of that Space alone."""
-        with self._opening:
+    def group(self, space: Space, timeout_s: Optional[float] = None) -> Group:
+        """Of that Space alone. timeout_s: None: the shelf's own; others' turns are in it."""
+        group = self._groups.get(space)
+        if group is not None:
+            return group
+        left_s = self._timeout_s if timeout_s is None else timeout_s
+        until = time.monotonic() + left_s
+        if not self._opening.acquire(timeout=left_s):
+            raise Busy("opening a group: another thread has been at it all the time")
+        try:
             group = self._groups.get(space)
             if group is None:
                 name = SpaceGroup("x", [space]).check()
                 group = self.client.open(SpaceGroup(f"{self._prefix}-{name[:16]}", [space]), 1,
-                                         self._timeout_s)
+                                         max(0.0, until - time.monotonic()))
                 self._groups[space] = group
             return group
+        finally:
+            self._opening.release()
 
     def guarded(self, call: Callable[[], Any], otherwise: Any) -> Any:
         """What `call` answers. A daemon that does not answer is left alone for a while."""

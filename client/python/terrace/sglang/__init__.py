@@ -9,8 +9,10 @@ Extra configuration: socket and revision (required; a revision has to change whe
 the adapter or what is computed of them do between two starts), one_namespace (true: this server has
 no LoRA adapters, extra keys and cache salts, which an older SGLang's hashes do not name),
 flush_keeps (false; true: weights are never exchanged while SGLang runs, so a flush of its cache
-says nothing of them), timeout_ms (500), recompute_ns_per_token (0: unknown), and the terrace_… of
-request_hints.py, of every page of the instance: SGLang tells its backend of pages, not of requests.
+says nothing of them), timeout_ms (500: of all that one call asks; what it copies comes on top),
+recompute_ns_per_token (0: unknown), and the terrace_… of request_hints.py, of every page of the
+instance: SGLang tells its backend of pages, not of requests. A daemon that does not answer is left
+alone for a while, longer each time.
 Nothing raises into SGLang: a rank whose storage thread dies would leave the others waiting for it.
 Every rank makes the same calls, and answers them from its own share.
 

@@ -15,8 +15,9 @@ from ..errors import TerraceError, Unavailable
 from ..group import KEYS_FLAT, Group
 from ..presence import Presence
 from ..request_hints import NOTHING, HintReader, session_hash_of
-from ..space import SpaceGroup
+from ..shelf import Shelf
 from .epoch import Epoch
+from .patience import Patience
 from .pools import KV, Pool, digest_of, event_hash, name_of, page_size_of
 from .settings import Settings
 
@@ -53,7 +54,8 @@ class TerraceHiCache(HiCacheStorage):
         self._hint_reader = HintReader(logger)
         self._said = NOTHING  # of every page of this instance
         self._recompute_ns_per_token = 0
-        self._opening = threading.Lock()
+        self._shelf: Optional[Shelf] = None
+        self._looking = threading.Lock()
         self.counters = {"pages_hit": 0, "pages_missed": 0, "pages_stored": 0, "pages_refused": 0,
                          "bypassed_requests": 0}
         self.mem_pool_host: Any = None
@@ -83,6 +85,7 @@ class TerraceHiCache(HiCacheStorage):
             self._presence = Presence(logger, str(settings.socket))
             self._client = Client(str(settings.socket), name="sglang",
                                   default_timeout_s=settings.timeout_s)
+            self._shelf = Shelf(self._client, "sglang", settings.timeout_s)
             self._client.wait_connected(2.0)
         except Unavailable as error:
             logger.warning("terrace: %s; SGLang serves without it until it is there", error)
@@ -158,69 +161,76 @@ class TerraceHiCache(HiCacheStorage):
             self._pools[name] = pool
         return why
 
-    def _opened(self, pool: Pool) -> Sequence[Group]:
-        """The groups of this rank's shares of pages; none while the daemon is not there."""
-        with self._opening:
-            if self._client is not None:
-                self._presence.look(self._client)
-                self.counters["bypassed_requests"] = self._client.bypassed_count
-            if not pool.groups and self._client is not None and self._client.is_connected:
-                groups = []
-                for shard in range(pool.shard_count):
-                    space = pool.space(self.config, str(self._settings.revision), shard)
-                    name = SpaceGroup("x", [space]).check()
-                    groups.append(
-                        self._client.open(SpaceGroup(f"sglang-{name[:16]}", [space]), 1))
-                pool.groups = groups
-            return pool.groups
+    def _look(self, client: Client) -> None:
+        with self._looking:  # SGLang's threads come by
+            self._presence.look(client)
+            self.counters["bypassed_requests"] = client.bypassed_count
+
+    def _ask(self, call: Callable[[Pool, Sequence[Group]], Any], pool: Pool, shelf: Shelf,
+             patience: Patience) -> Any:
+        """With the groups of this rank's shares of pages."""
+        if not pool.groups:
+            pool.groups = [
+                shelf.group(pool.space(self.config, str(self._settings.revision), shard),
+                            patience.left_s)
+                for shard in range(pool.shard_count)]
+        return call(pool, pool.groups)
 
     def _keys(self, group: Group, keys: Sequence[str]) -> Keys:
         """SGLang's page hashes are sha256 in hex; whatever else comes is hashed."""
         return group.keys_of_digests(masked([digest_of(key) for key in keys], self._epoch.mask))
 
     def _guarded(self, name: str, call: Callable[[Pool, Sequence[Group]], Any],
-                 otherwise: Any) -> Any:
-        pool = self._pools.get(name)
-        if self.refusal is not None or pool is None or not self._epoch.is_certain:
+                 otherwise: Any, patience: Patience) -> Any:
+        """What `call` answers. A daemon that does not answer is left alone for a while."""
+        pool, shelf = self._pools.get(name), self._shelf
+        if (self.refusal is not None or pool is None or shelf is None
+                or not self._epoch.is_certain or patience.left_s == 0):
             return otherwise
         try:
-            groups = self._opened(pool)
-            return call(pool, groups) if groups else otherwise
-        except Unavailable:
+            self._look(shelf.client)
+            return shelf.guarded(functools.partial(self._ask, call, pool, shelf, patience),
+                                 otherwise)
+        except Unavailable:  # closed
             return otherwise
         except Exception as error:  # pylint: disable=broad-except
             self._refuse(f"{type(error).__name__}: {error}")
             return otherwise
 
+    def _patience(self) -> Patience:
+        return Patience(self._settings.timeout_s)
+
     def _get(self, name: str, keys: List[str], host_indices: Any, extra_info: Any,
-             flags: int = 0) -> List[bool]:
+             patience: Patience, flags: int = 0) -> List[bool]:
         """Copies pages into a host pool; the first that is not there ends it."""
         hints = self._hints(extra_info, is_store=False)
 
         def get(pool: Pool, groups: Sequence[Group]) -> int:
             count = len(keys)
             for shard, group in enumerate(groups):
-                with group.acquire(self._keys(group, keys[:count]), hints=hints,
+                if count == 0 or patience.left_s == 0:
+                    return 0
+                with group.acquire(self._keys(group, keys[:count]), patience.left_s, hints=hints,
                                    flags=flags) as lease:
                     count = lease.block_count
                     try:
-                        lease.wait_ready(count, self._settings.timeout_s)
+                        lease.wait_ready(count, patience.left_s)
                     except Unavailable:
                         count = min(count, lease.ready_count)
                     if count == 0:
                         return 0
                     wanted = host_indices[:count * page_size_of(pool.host)]
-                    lease.copy_into(pool.addresses(shard, wanted, count),
-                                    block_count=count)
+                    with patience.copying():
+                        lease.copy_into(pool.addresses(shard, wanted, count), block_count=count)
             return count
 
-        count = self._guarded(name, get, 0)
+        count = self._guarded(name, get, 0, patience)
         self.counters["pages_hit"] += count
         self.counters["pages_missed"] += len(keys) - count
         return [i < count for i in range(len(keys))]
 
-    def _set(self, name: str, keys: List[str], host_indices: Any, extra_info: Any, **place: Any
-             ) -> List[bool]:
+    def _set(self, name: str, keys: List[str], host_indices: Any, extra_info: Any,
+             patience: Patience, **place: Any) -> List[bool]:
         """Stores the pages that nobody has. True: there, or about to be by somebody else."""
         if name == KV and not self._is_writer:
             return [True] * len(keys)  # another rank has the same bytes, and writes them
@@ -232,21 +242,24 @@ class TerraceHiCache(HiCacheStorage):
             if self._is_reader:
                 return [False] * len(keys)
             for shard, group in enumerate(groups):
+                if patience.left_s == 0:
+                    return [False] * len(keys)
                 parent = self._keys(group, prefix[-1:])[0] if prefix else None
-                with group.reserve(self._keys(group, keys), hints=hints, parent=parent,
-                                   first_position=len(prefix),
+                with group.reserve(self._keys(group, keys), patience.left_s, hints=hints,
+                                   parent=parent, first_position=len(prefix),
                                    event_hashes=[event_hash(key) for key in keys],
                                    **place) as lease:
                     answers = [key.status for key in lease]
                     if "ok" in answers:
-                        lease.write(pool.addresses(shard, host_indices, len(keys)))
-                        stored_count = max(stored_count, lease.commit())
+                        with patience.copying():
+                            lease.write(pool.addresses(shard, host_indices, len(keys)))
+                        stored_count = max(stored_count, lease.commit(patience.left_s))
                     stored = [before and answer in ("ok", "exists", "busy")
                               for before, answer in zip(stored, answers)]
             self.counters["pages_stored"] += stored_count
             return stored
 
-        stored = self._guarded(name, put, [False] * len(keys))
+        stored = self._guarded(name, put, [False] * len(keys), patience)
         self.counters["pages_refused"] += stored.count(False)
         return stored
 
@@ -266,38 +279,44 @@ class TerraceHiCache(HiCacheStorage):
 
     def batch_exists(self, keys: List[str], extra_info: Any = None) -> int:
         """How many pages, from the first on, are there."""
+        return self._exist(keys, self._patience())
+
+    def _exist(self, keys: List[str], patience: Patience) -> int:
 
         def ask(_pool: Pool, groups: Sequence[Group]) -> int:
             count = len(keys)
             for group in groups:
-                count = group.match(self._keys(group, keys[:count])).block_count
+                if patience.left_s == 0:
+                    return 0
+                count = group.match(self._keys(group, keys[:count]), patience.left_s).block_count
             return count
 
-        return self._guarded(KV, ask, 0)
+        return self._guarded(KV, ask, 0, patience)
 
     def batch_get_v1(self, keys: List[str], host_indices: Any,
                      extra_info: Any = None) -> List[bool]:
         """Copies pages into the host pool; the first that is not there ends it."""
-        return self._get(KV, keys, host_indices, extra_info)
+        return self._get(KV, keys, host_indices, extra_info, self._patience())
 
     def batch_set_v1(self, keys: List[str], host_indices: Any,
                      extra_info: Any = None) -> List[bool]:
         """Stores the pages that nobody has. True: there, or about to be by somebody else."""
         prefix = list(getattr(extra_info, "prefix_keys", None) or ())
-        return self._set(KV, keys, host_indices, extra_info, prefix=prefix)
+        return self._set(KV, keys, host_indices, extra_info, self._patience(), prefix=prefix)
 
     # ---- interface v2: all pools ----
 
     def batch_exists_v2(self, keys: List[str], pool_transfers: Any = None,
                         extra_info: Any = None) -> Any:
         """Prefixes that every pool can restore: of all pages, or of the last ones alone."""
-        count = self.batch_exists(keys, extra_info)
+        patience = self._patience()
+        count = self._exist(keys, patience)
         hits, restorable = ({KV: count} if count else {}), list(range(1, count + 1))
         for transfer in pool_transfers or ():
             policy = name_of(transfer.hit_policy)
             if policy == "block_groups":  # has no say in the hit, and is not served
                 continue
-            found = self._present(name_of(transfer.name), keys[:count])
+            found = self._present(name_of(transfer.name), keys[:count], patience)
             needed = len(keys) if policy == "all_pages" else max(1, len(transfer.keys or ()))
             good, run = set(), 0
             for index, is_there in enumerate(found):
@@ -313,29 +332,33 @@ class TerraceHiCache(HiCacheStorage):
         known = {field.name for field in dataclasses.fields(kind)}
         return kind(**{name: value for name, value in result.items() if name in known})
 
-    def _present(self, name: str, keys: List[str]) -> List[bool]:
+    def _present(self, name: str, keys: List[str], patience: Patience) -> List[bool]:
         """Which pages of a pool are there; beyond the first gap those on this host."""
 
         def ask(_pool: Pool, groups: Sequence[Group]) -> List[bool]:
             group = groups[0]  # pools beside the attention's own have no shares
             made = self._keys(group, keys)
-            count = group.match(made, flags=KEYS_FLAT).block_count
+            count = group.match(made, patience.left_s, flags=KEYS_FLAT).block_count
             rest = made[count:]
-            states = [block.state for block in group.query(rest)] if len(rest) > 0 else []
+            states = ([block.state for block in group.query(rest, patience.left_s)]
+                      if len(rest) > 0 else [])
             return [True] * count + [state == "sealed" for state in states]
 
-        return self._guarded(name, ask, [False] * len(keys))
+        return self._guarded(name, ask, [False] * len(keys), patience)
 
     def batch_get_v2(self, transfers: List[Any], extra_info: Any = None) -> Dict[str, List[bool]]:
         """Of each pool's pages, whether they have been copied into it."""
+        patience = self._patience()
         return {transfer.name: self._get(name_of(transfer.name), list(transfer.keys or ()),
-                                         transfer.host_indices, extra_info, KEYS_FLAT)
+                                         transfer.host_indices, extra_info, patience, KEYS_FLAT)
                 for transfer in transfers}
 
     def batch_set_v2(self, transfers: List[Any], extra_info: Any = None) -> Dict[str, List[bool]]:
         """Of each pool's pages, whether they are there or about to be."""
+        patience = self._patience()
         return {transfer.name: self._set(name_of(transfer.name), list(transfer.keys or ()),
-                                         transfer.host_indices, extra_info, flags=KEYS_FLAT)
+                                         transfer.host_indices, extra_info, patience,
+                                         flags=KEYS_FLAT)
                 for transfer in transfers}
 
     # ---- what else the base class has; SGLang does not call it with interface v1 ----
@@ -366,10 +389,13 @@ class TerraceHiCache(HiCacheStorage):
             if self._is_reader:
                 return False
             for group in groups:
+                if patience.left_s == 0:
+                    return False
                 group.reset()
             return True
 
-        done = [self._guarded(name, erase, False) for name in list(self._pools)]
+        patience = self._patience()
+        done = [self._guarded(name, erase, False, patience) for name in list(self._pools)]
         if self.refusal is None and False in done:
             logger.warning("terrace: pages could not be erased; nothing of them is used here again")
             self._epoch.begin()

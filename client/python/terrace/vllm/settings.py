@@ -46,8 +46,10 @@ class Settings:
     def of(cls, extra: Mapping[str, Any]) -> "Settings":
         """Of vLLM's dictionary, whose times are milliseconds. Raises ValueError, which names what
         cannot be read."""
-        return cls(**{"socket": None, **parameters.read(
-            extra, _PARAMETERS, where="kv_connector_extra_config", logger=logger)})
+        read: Dict[str, Any] = {"socket": None}
+        read.update(parameters.read(extra, _PARAMETERS, where="kv_connector_extra_config",
+                                    logger=logger))
+        return cls(**read)
 
 
 # None is as if it was not there.
