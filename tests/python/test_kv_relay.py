@@ -127,14 +127,6 @@ class TestAnnouncer:
         announcer.place(range(100, 200), 0, "CPU", True)  # of which nobody here knows
         assert len(announcer._strangers) == 3  # pylint: disable=protected-access
 
-    def test_an_adapter_has_the_number_that_this_engine_gave_it(self):
-        announcer = Announcer(MEDIA, 100)
-        announcer.learn(1, facts_of(1, lora_id=7, lora_name="a"))  # somebody else's book
-        announcer.learn(2, facts_of(2, 1))
-        announcer.lora_ids["a"] = 3
-        announcer.place([1, 2], 0, "CPU", True)
-        assert [event["lora_id"] for event in announcer.take(9)] == [3, None]
-
     def test_extra_keys_and_adapters_part_events(self):
         announcer = Announcer(MEDIA, 100)
         announcer.learn(1, facts_of(1, extra_keys=["salt"], lora_id=7, lora_name="a"))

@@ -5,7 +5,7 @@ announced when both are known, in each medium where it is, behind its parent. Wh
 always the difference between what should be and what was said before, so that whatever piles up
 while nobody takes it is bounded by the number of blocks.
 
-THREADING: one thread; any sets lora_ids.
+THREADING: one thread.
 LIMITS: blocks_max facts, the oldest are forgotten first, and their blocks taken back; as many
 blocks that the daemon tells of and nobody here knows.
 """
@@ -66,7 +66,6 @@ class Announcer:
         self._untold: List[Tuple[int, Hash]] = []  # of forgotten blocks: media, still to be said
         self._again: OrderedDict[int, None] = OrderedDict()  # to be told again
         self._weights: AbstractSet[str] = frozenset(("",))
-        self.lora_ids: Dict[str, int] = {}  # by name: an engine numbers adapters as it likes
 
     # ---- what is known ----
 
@@ -187,10 +186,7 @@ class Announcer:
         return runs.events
 
     def _facts_of(self, name: int) -> Facts:
-        facts = Facts(*unpack(self._facts[name]))
-        if facts.lora_name is None:
-            return facts
-        return facts._replace(lora_id=self.lora_ids.get(facts.lora_name, facts.lora_id))
+        return Facts(*unpack(self._facts[name]))
 
     def _tell(self, name: int, runs: "_Runs") -> None:
         """What of the block has changed; a block that was not told behind its parent."""

@@ -161,10 +161,6 @@ class Relay:
         """Blocks of these weights are announced, and no others; at first of those named ""."""
         self._weights = frozenset(weights)
 
-    def number(self, lora_name: str, lora_id: int) -> None:
-        """What this engine calls that adapter, whoever knows blocks of it."""
-        self._announcer.lora_ids[lora_name] = lora_id
-
     def take(self) -> List[Event]:
         """What is to be published, where there is no endpoint of its own."""
         taken = []

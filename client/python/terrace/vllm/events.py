@@ -42,9 +42,6 @@ class KvEvents:
               hashes: Sequence[bytes]) -> None:
         """What blocks from `first` on are. mask: of its weights, epoch and adapter together. names,
         hashes: theirs, behind those of the block before them, if there is one."""
-        lora = getattr(request, "lora_request", None)
-        if lora is not None:  # facts of others, or of an earlier start, have their number of it
-            self.relay.number(lora.lora_name, lora.lora_int_id)
         weights = mask[:8].hex()
         if weights not in self._weights:
             self._weights.add(weights)
@@ -54,6 +51,7 @@ class KvEvents:
         names = list(names[1:] if first > 0 else names)
         if all(self.relay.knows(name) for name in names):
             return
+        lora = getattr(request, "lora_request", None)
         begin, end = first * self._block_tokens, (first + len(names)) * self._block_tokens
         self.relay.learn(Batch(
             names, external, parent, list(request.all_token_ids[begin:end]), self._block_tokens,
@@ -78,7 +76,7 @@ class KvEvents:
         for i in range(first, last):
             keys, place = make(request, i * self._block_tokens, (i + 1) * self._block_tokens, place)
             found.append(keys)
-        return list(told(found) or [None] * len(found))
+        return list(told(found) or [])
 
     def take(self) -> List[Any]:
         """What vLLM publishes with its own events, in its own classes."""
