@@ -15,7 +15,7 @@ import terrace
 from terrace.kv_events import Announcer, Facts, Relay, RelaySettings, names_of
 from terrace.kv_events.book import Book
 from terrace.kv_events.relay import MEDIA, Batch
-from terrace.kv_events.wire import events_in
+from terrace.kv_events.wire import events_in, pack
 
 from conftest import LONG_S, SPACE, block_bytes, connect
 from routers import LlmdIndex, Subscriber
@@ -127,11 +127,23 @@ class TestAnnouncer:
         announcer.place(range(100, 200), 0, "CPU", True)  # of which nobody here knows
         assert len(announcer._strangers) == 3  # pylint: disable=protected-access
 
+    def test_an_adapter_has_the_number_that_this_engine_gave_it_or_none(self):
+        announcer = Announcer(MEDIA, 100)
+        for number, (name, weights) in enumerate([("a", ""), ("b", ""), ("a", "new")], 1):
+            announcer.learn_packed(number, pack(list(facts_of(
+                number, lora_id=7, lora_name=name, weights=weights))))
+        announcer.learn(4, facts_of(4))
+        announcer.use({"", "new"}, {("", "a"): 3, ("new", "a"): 4})
+        announcer.place([1, 2, 3, 4], 0, "CPU", True)
+        assert [(event["lora_name"], event["lora_id"]) for event in announcer.take(512)] == [
+            ("a", 3), ("b", None), ("a", 4), (None, None)]
+
     def test_extra_keys_and_adapters_part_events(self):
         announcer = Announcer(MEDIA, 100)
         announcer.learn(1, facts_of(1, extra_keys=["salt"], lora_id=7, lora_name="a"))
         announcer.learn(2, facts_of(2, 1, extra_keys=[], lora_id=7, lora_name="a"))
         announcer.learn(3, facts_of(3, 2))
+        announcer.use({""}, {("", "a"): 7})
         announcer.place([1, 2, 3], 0, "CPU", True)
         first, second = announcer.take(512)
         assert first["extra_keys"] == [["salt"], None] and first["lora_name"] == "a"

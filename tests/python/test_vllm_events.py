@@ -11,7 +11,7 @@ import pytest
 import terrace
 from vllm_driver import PROMPT, drive, make_engine, random_request, run_prompt, vllm_engine
 from terrace.kv_events import Facts
-from terrace.kv_events.wire import unpack
+from terrace.kv_events.wire import events_in, unpack
 from conftest import LONG_S, connect
 from routers import LlmdIndex, Subscriber
 from test_kv_events import EventDaemon
@@ -94,6 +94,58 @@ def test_an_engine_that_finds_blocks_announces_them_too(rig):
         second.step()
     assert second.counts["loaded_tokens"] == 40
     until(router, PROMPT, lambda tiers: all(tiers[:5]) and none_there(tiers[5:]))
+    second.close()
+    router.close()
+
+
+class Announced:
+    """Of each block that is announced what the event says of its adapter."""
+
+    def __init__(self):
+        self.adapters = []
+
+    def take(self, _topic, payload):
+        for event in events_in(payload):
+            if event["type"] == "BlockStored":
+                self.adapters += [(event["lora_name"], event["lora_id"])] * len(
+                    event["block_hashes"])
+
+
+def run_with_adapter(engine, number, place):
+    lora = types.SimpleNamespace(lora_name="sql", lora_int_id=number, lora_path=str(place))
+    engine.connector.side.adapters.note(types.SimpleNamespace(lora_request=lora))
+    engine.connector.side.adapters.wait_read()
+    engine.add(vllm_engine.Request(f"of {number}", PROMPT, 1, 8, lora))
+    while engine.has_work:
+        engine.step()
+
+
+@pytest.mark.parametrize("is_restart", [False, True])
+def test_an_adapter_is_announced_under_the_engines_own_number(rig, tmp_path, monkeypatch,
+                                                              is_restart):
+    """Another engine, or an earlier start, has numbered it otherwise."""
+    monkeypatch.setattr("terrace.vllm.adapters._STARTED_S", time.time() + 3600)
+    (tmp_path / "adapter_config.json").write_text("{}")
+    (tmp_path / "adapter_model.safetensors").write_text("one")
+    directory, daemon = rig
+    first = make_engine(daemon, random.Random(7),
+                        kv_events=said(directory, "a", book=f"{directory}/book"))
+    run_with_adapter(first, 1, tmp_path)
+    first.close()
+    name = "a" if is_restart else "b"
+    second = make_engine(daemon, random.Random(7),
+                         kv_events=said(directory, name, book=f"{directory}/book"))
+    relay = second.connector.side.events.relay
+    deadline = time.monotonic() + LONG_S
+    while relay._announcer.known_count < BLOCKS:  # pylint: disable=protected-access
+        assert time.monotonic() < deadline, "it reads what the first has written"
+        time.sleep(0.02)
+    router = Subscriber(f"ipc://{directory}/{name}-e", f"ipc://{directory}/{name}-r", Announced())
+    run_with_adapter(second, 5, tmp_path)
+    while len(router.index.adapters) < BLOCKS:
+        assert time.monotonic() < deadline
+        router.turn(20)
+    assert set(router.index.adapters) == {("sql", 5)}
     second.close()
     router.close()
 

@@ -26,10 +26,14 @@ _RUN_BLOCKS_MAX = 64
 Hash = Union[int, bytes]
 
 
+Adapter = Tuple[str, str]  # of which weights, and its name
+
+
 class Facts(NamedTuple):
     """What an engine knows of a block. block_hash, parent_hash: as its own events have them.
-    parent_name: 0: it begins a prompt. token_ids: u32, little endian. extra_keys: empty: none,
-    where others of its prompt have some."""
+    parent_name: 0: it begins a prompt. token_ids: u32, little endian. lora_id: as the engine that
+    wrote this numbers its adapters. extra_keys: empty: none, where others of its prompt have some.
+    """
     block_hash: Hash
     parent_hash: Optional[Hash]
     parent_name: int
@@ -66,6 +70,7 @@ class Announcer:
         self._untold: List[Tuple[int, Hash]] = []  # of forgotten blocks: media, still to be said
         self._again: OrderedDict[int, None] = OrderedDict()  # to be told again
         self._weights: AbstractSet[str] = frozenset(("",))
+        self._lora_ids: Mapping[Adapter, int] = {}
 
     # ---- what is known ----
 
@@ -106,8 +111,11 @@ class Announcer:
         self._again.pop(name, None)
         del self._facts[name]
 
-    def use(self, weights: AbstractSet[str]) -> None:
-        """The weights that the engine has: it can use blocks of these, and of no others."""
+    def use(self, weights: AbstractSet[str], lora_ids: Mapping[Adapter, int]) -> None:
+        """The weights that the engine has: it can use blocks of these, and of no others. lora_ids:
+        its own numbers of its adapters, whoever has written of their blocks; one that has none here
+        is told by its name alone."""
+        self._lora_ids = lora_ids
         if weights != self._weights:
             self._weights = weights
             self._dirty.update(dict.fromkeys(self._places))
@@ -186,7 +194,10 @@ class Announcer:
         return runs.events
 
     def _facts_of(self, name: int) -> Facts:
-        return Facts(*unpack(self._facts[name]))
+        facts = Facts(*unpack(self._facts[name]))
+        if facts.lora_name is None:
+            return facts
+        return facts._replace(lora_id=self._lora_ids.get((facts.weights, facts.lora_name)))
 
     def _tell(self, name: int, runs: "_Runs") -> None:
         """What of the block has changed; a block that was not told behind its parent."""

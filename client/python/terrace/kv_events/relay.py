@@ -19,7 +19,7 @@ from typing import (AbstractSet, Any, Deque, Dict, Iterable, List, Mapping, Name
 
 import zmq
 
-from .announcer import Announcer, Facts, Hash
+from .announcer import Adapter, Announcer, Facts, Hash
 from .book import Book
 from .feed import Feed
 from .publisher import Publisher
@@ -34,6 +34,7 @@ _PAUSE_S, _PAUSE_S_MAX = 0.1, 10.0
 _LOCKED_S = 2.0
 _BOOK_AGAIN_S = 60.0
 _BATCHES_MAX = 4096
+_ADAPTERS_MAX = 4096  # whose numbers are kept, the newest
 _HANDED_MAX = 256  # events that wait for whoever publishes them
 # What routers call the daemon's tiers. HBM is the daemon's copy of a block in a GPU's memory: where
 # the engine's own events stand in the same stream, GPU means its own cache.
@@ -93,7 +94,8 @@ def at_rank(endpoint: str, rank: int) -> str:
 
 class Batch(NamedTuple):
     """Facts of blocks that follow each other. parent: name and hash of the block before them.
-    extra_keys: None, or of each block what there is, None: none."""
+    extra_keys: None, or of each block what there is, None: none. lora_id: this engine's own number
+    of the adapter, which others know by lora_name."""
     names: List[int]
     hashes: List[Hash]
     parent: Tuple[int, Optional[Hash]]
@@ -139,6 +141,7 @@ class Relay:
         self._is_ending = threading.Event()
         self._tells_again = False
         self._weights: AbstractSet[str] = frozenset(("",))
+        self._lora_ids: Mapping[Adapter, int] = {}
         self._read_others_at = 0.0
         self.counters: Dict[str, int] = {"events": 0, "gaps": 0, "dropped_facts": 0, "announced": 0}
         self._thread = threading.Thread(target=self._run, daemon=True, name="terrace-kv-events")
@@ -152,6 +155,8 @@ class Relay:
 
     def learn(self, batch: Batch) -> None:
         """Facts; the thread has them soon."""
+        if batch.lora_name is not None and batch.lora_id is not None:
+            self.number(batch.lora_name, batch.lora_id, batch.weights)
         if len(self._learned) >= _BATCHES_MAX:
             self.counters["dropped_facts"] += len(batch.names)
             return
@@ -160,6 +165,17 @@ class Relay:
     def use(self, weights: AbstractSet[str]) -> None:
         """Blocks of these weights are announced, and no others; at first of those named ""."""
         self._weights = frozenset(weights)
+
+    def number(self, lora_name: str, lora_id: int, weights: str = "") -> None:
+        """What this engine calls that adapter of these weights: its blocks are announced so,
+        whichever engine, or start of this one, has learned of them. Said before `use`."""
+        if self._lora_ids.get((weights, lora_name)) != lora_id:
+            numbered = dict(self._lora_ids)  # the thread reads the other one
+            numbered.pop((weights, lora_name), None)
+            while len(numbered) >= _ADAPTERS_MAX:
+                del numbered[next(iter(numbered))]
+            numbered[weights, lora_name] = lora_id
+            self._lora_ids = numbered
 
     def take(self) -> List[Event]:
         """What is to be published, where there is no endpoint of its own."""
@@ -282,7 +298,8 @@ class Relay:
     def _turn(self, feed: Feed, publisher: Optional[Publisher]) -> bool:
         """Whether there is more to do."""
         self._take_facts()
-        self._announcer.use(self._weights)
+        weights = self._weights  # before the numbers, which are there by then
+        self._announcer.use(weights, self._lora_ids)
         for change in feed.turn():
             if change.kind == "cleared":
                 self._announcer.clear(change.topic)

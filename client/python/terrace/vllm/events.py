@@ -42,7 +42,9 @@ class KvEvents:
               hashes: Sequence[bytes]) -> None:
         """What blocks from `first` on are. mask: of its weights, epoch and adapter together. names,
         hashes: theirs, behind those of the block before them, if there is one."""
-        weights = mask[:8].hex()
+        weights, lora = mask[:8].hex(), getattr(request, "lora_request", None)
+        if lora is not None:
+            self.relay.number(lora.lora_name, lora.lora_int_id, weights)
         if weights not in self._weights:
             self._weights.add(weights)
             self.relay.use(self._weights)
@@ -51,7 +53,6 @@ class KvEvents:
         names = list(names[1:] if first > 0 else names)
         if all(self.relay.knows(name) for name in names):
             return
-        lora = getattr(request, "lora_request", None)
         begin, end = first * self._block_tokens, (first + len(names)) * self._block_tokens
         self.relay.learn(Batch(
             names, external, parent, list(request.all_token_ids[begin:end]), self._block_tokens,
