@@ -77,7 +77,7 @@ class KvEvents:
         for i in range(first, last):
             keys, place = make(request, i * self._block_tokens, (i + 1) * self._block_tokens, place)
             found.append(keys)
-        return list(told(found) or [])
+        return list(told(found) or [None] * len(found))
 
     def take(self) -> List[Any]:
         """What vLLM publishes with its own events, in its own classes."""
