@@ -5,15 +5,19 @@ import random
 import subprocess
 import sys
 import threading
+import time
 import types
 
 import pytest
 
-from vllm_driver import LONG_S, expect_nothing_held, make_engine  # first: it stands in for vLLM
+# First: it stands in for vLLM.
+from vllm_driver import LONG_S, ONE_SHARE, expect_nothing_held, make_engine
 import terrace.vllm.adapters
 from conftest import connect
 from terrace.errors import Unavailable
 from terrace.vllm import files, looks
+from terrace.vllm.messages import Store
+from terrace.vllm.worker import WorkerHalf, _Storing
 from test_vllm_adapters import _place, lora, put, run  # noqa: F401  pylint: disable=unused-import
 
 OTHER = [1] * 40
@@ -116,6 +120,25 @@ def test_a_request_that_waits_for_a_look_is_served_by_one_that_began_after_it(pl
     adapters.close()
 
 
+def test_a_turn_waits_once_for_an_adapter_and_knows_nothing_of_it_before_it_has_looked(
+        place, monkeypatch):
+    adapters = terrace.vllm.adapters.Adapters(types.SimpleNamespace(lora_config=None))
+    request = types.SimpleNamespace(lora_request=lora(put(place / "sql", "one")))
+    adapters.note(request)
+    adapters._readers.join()
+    assert adapters.mask_of(request) is None
+    waits = []
+    monkeypatch.setattr(looks.Look, "wait", lambda _, wait_s: waits.append(wait_s))
+    adapters._looks = types.SimpleNamespace(look=looks.Look, close=lambda: None)
+    for turn in (1, 2, 3):
+        for _ in range(5):
+            assert adapters.look(request, None, 0.5) is not None
+        assert waits == [0.5] * turn
+        adapters.turn_ended()
+    assert adapters.mask_of(request)
+    adapters.close()
+
+
 def test_of_the_same_files_one_look_is_under_way_and_one_waits():
     hang, seen_by = threading.Event(), []
 
@@ -155,6 +178,75 @@ def test_what_hangs_in_one_place_holds_up_no_other():
     assert done.acquire(timeout=LONG_S)
     lines.join()
     lines.close()
+
+
+def test_an_adapter_is_read_whatever_hangs_on_another_file_system(place, monkeypatch):
+    monkeypatch.setattr(terrace.vllm.adapters, "mount_of", lambda path: path)  # one for each
+    known = terrace.vllm.adapters.Adapters(types.SimpleNamespace(lora_config=None))
+    dead, other = (types.SimpleNamespace(lora_request=lora(put(place / name, name), number=number))
+                   for number, name in ((1, "dead"), (2, "other")))
+    hang = Hang(monkeypatch, place / "dead")
+    for request in (dead, other):
+        known.note(request)
+    deadline = time.monotonic() + LONG_S
+    while known.mask_of(other) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+        known.turn_ended()
+    assert known.mask_of(dead) is None
+    hang.end()
+    known.wait_read()
+    assert known.mask_of(dead)
+    known.close()
+
+
+class Lease:
+    """What becomes of a store."""
+
+    def __init__(self):
+        self.ends = []
+
+    def commit(self, _):
+        self.ends.append("commit")
+
+    def abort(self):
+        self.ends.append("abort")
+
+
+def test_a_store_waits_for_the_look_at_its_adapter_and_not_for_ever(monkeypatch):
+    half = WorkerHalf(None, lambda: None, shares=ONE_SHARE)
+
+    def ends_of(look, answer):
+        half._storing[1] = _Storing(lease := Lease(), [], byte_count=1, look=look)
+        half.poll_stores()
+        assert half.stores_under_way == 1 and not lease.ends
+        answer()
+        half.poll_stores()
+        half._committer.submit(lambda: None).result(LONG_S)
+        assert half.stores_under_way == 0 and list(half.take_reports()) == [1]
+        return lease.ends
+
+    monkeypatch.setattr("terrace.vllm.worker._LOOK_S_MAX", LONG_S)
+    for is_unchanged, ends in ((True, ["commit", "abort"]), (False, ["abort"])):
+        look = looks.Look(types.SimpleNamespace(is_unchanged=is_unchanged))
+        assert ends_of(look, look.run) == ends
+    look = looks.Look(types.SimpleNamespace(is_unchanged=True))
+    assert ends_of(look, lambda: monkeypatch.setattr("terrace.vllm.worker._LOOK_S_MAX", -1)) == [
+        "abort"]
+    half.close()
+
+
+def test_no_store_begins_where_looks_have_not_been_answered_for_long(monkeypatch):
+    def join_write(*_):
+        raise AssertionError("it has begun")
+
+    half = WorkerHalf(types.SimpleNamespace(join_write=join_write), lambda: None, shares=ONE_SHARE)
+    seen = looks.AdapterFiles("/x", "stamp", 1)
+    half._looks = types.SimpleNamespace(look=looks.Look, close=lambda: None)
+    monkeypatch.setattr("terrace.vllm.worker._LOOK_S_MAX", -1)
+    with pytest.raises(Unavailable):
+        half._store(Store(1, (0, 1), [[0]], adapter=seen))
+    half.close()
 
 
 END = """
