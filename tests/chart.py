@@ -7,13 +7,18 @@ Rendered twice: by the few forms of templates that are read here, and by Helm it
 Python package helm-python-sdk (PyPI; Helm's own Go library) is installed. Where it is not, that
 is said, and what Helm alone can tell is not checked: other values, and what the schema refuses.
 """
+import json
 import pathlib
 import re
+import socket
+import subprocess
 import sys
+import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CHART = ROOT / "packaging/kubernetes/chart"
 MANIFEST = ROOT / "packaging/kubernetes/terraced.yaml"
+KEEPER = "/run/terrace/keeper.sock"
 ORDER = ("config.yaml", "keeper.yaml", "daemon.yaml")
 IMAGE = "IMAGE"
 BLOCK = re.compile(r"\{\{-? *(with|range)\b([^}]*)\}\}((?:(?!\{\{-? *(?:with|range)\b).)*?)"
@@ -141,12 +146,43 @@ def check_by_helm(path):
             expect(part in refusal(helm, chart, values), f"{values} is refused, and {part} named")
 
 
+def ticks_of(command, appears_at):
+    """How often it sleeps where the keeper's socket appears in that second; None: never."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = f"{directory}/keeper.sock"
+        with socket.socket(socket.AF_UNIX) as keeper:
+            keeper.bind(path + ".not_yet")
+            sleep = f"echo $i; [ $i != '{appears_at}' ] || mv {path}.not_yet {path}"
+            script = f"sleep() {{ {sleep}; }}; {command.replace(KEEPER, path)}"
+            done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
+            expect(done.returncode == 0 and not done.stderr, "the keeper's wait ends well "
+                   + done.stderr)
+    return len(done.stdout.split())
+
+
+def check_keeper():
+    """Of the manifest: the daemon's pod begins once the keeper listens, or nobody comes."""
+    text = MANIFEST.read_text()
+    expect(f'keeper_socket = "{KEEPER}"' in text and f"--keeper, --socket, {KEEPER}]" in text,
+           f"daemon and keeper meet at {KEEPER}")
+    daemon = text.split("\n---\n")[-1]
+    waits = re.search(r"^      initContainers:\n(?:.*\n)*?        - name: keeper\n(?:.*\n)*?"
+                      r"          command: \[sh, -c, (\".*\")\]\n(?:.*\n)*?      containers:\n",
+                      daemon, re.M)
+    expect(waits is not None, "an init container of the daemon's waits for the keeper")
+    command = json.loads(waits[1])
+    expect(f"test -S {KEEPER}" in command, "for its socket")
+    expect(ticks_of(command, 3) == 3, "no longer than until it is there")
+    expect(ticks_of(command, None) == 30, "and 30 s at most")
+
+
 def main():
     chart = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else CHART
     try:
         values = check_files(chart) | {"image": IMAGE}
         check_same({name: render((chart / "templates" / name).read_text(), values)
                     for name in ORDER}, "tests/chart.py")
+        check_keeper()
         check_by_helm(chart)
     except Failure as failure:
         print(f"VERDICT: FAILED: {failure}")
