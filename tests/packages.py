@@ -20,7 +20,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DEBS = ROOT / "build/package/debs"
 EXIT_SKIPPED = 77
-NEEDS = ("cpack", "dpkg-deb", "dpkg-shlibdeps", "help2man", "lintian")
+NEEDS = ("cpack", "deb-systemd-helper", "dpkg-deb", "dpkg-shlibdeps", "help2man", "lintian")
 # Each package, what it must hold, and what must stand in its control file.
 PACKAGES = {
     "terraced": (["usr/bin/terraced", "usr/lib/systemd/system/terraced.service",
@@ -160,6 +160,42 @@ def check_parts(packages):
     print(f"parts: {len(document['packages'])} packages, {len(document['files'])} programs")
 
 
+def check_purge(package, directory):
+    """Nothing stays in the system's own directories, nor a unit that an operator has enabled."""
+    left = ("etc/systemd/system/sockets.target.wants/terraced.socket",
+            "etc/systemd/system/sockets.target.wants/terraced-metrics.socket",
+            "etc/systemd/system/multi-user.target.wants/terraced.service",
+            "etc/terrace/default.keys", "run/terrace/default.sock",
+            "var/lib/terrace/default.secret")
+    kept = "etc/systemd/system/sockets.target.wants/other.socket"
+    for name in (*left, kept):
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if name.startswith("etc/systemd"):
+            path.symlink_to(f"/lib/systemd/system/{path.name}")
+        else:
+            path.write_text("")
+    enabled = directory / "var/lib/systemd/deb-systemd-helper-enabled"
+    for wants in ("sockets.target.wants/terraced.socket",
+                  "multi-user.target.wants/terraced.service"):  # as the helper enables them
+        (enabled / wants).parent.mkdir(parents=True, exist_ok=True)
+        (enabled / wants).write_text("")
+        (enabled / f"{pathlib.Path(wants).name}.dsh-also").write_text(
+            f"/etc/systemd/system/{wants}\n")
+    postrm = package.root / "DEBIAN/postrm"
+    for verb in ("remove", "purge"):
+        run("sh", postrm, verb, env={**os.environ, "DPKG_ROOT": str(directory),
+                                        "DPKG_MAINTSCRIPT_PACKAGE": package.name})
+        names = {str(p.relative_to(directory)) for p in directory.rglob("*")
+                 if p.is_symlink() or p.is_file()}
+        if verb == "remove":
+            expect(names >= {*left, kept}, f"a remove takes {sorted({*left, kept} - names)}")
+    expect(names & {*left, kept} == {kept}, f"a purge leaves {sorted(names & {*left})}")
+    expect(not any((directory / name).exists() for name in ("etc/terrace", "run/terrace",
+                                                            "var/lib/terrace")),
+           "a purge leaves a directory")
+
+
 def check_they_run(packages, directory):
     """From the unpacked files, with nothing of the build."""
     library = next(packages["libterrace1"].root.glob("usr/lib/*/libterrace.so.1")).parent
@@ -210,6 +246,8 @@ def main():
             packages[name].check(contents, fields)
         check_apart(packages)
         check_parts(packages)
+        with tempfile.TemporaryDirectory() as root:
+            check_purge(packages["terraced"], pathlib.Path(root))
         with tempfile.TemporaryDirectory() as sockets:  # a socket's path is short
             check_they_run(packages, pathlib.Path(sockets))
         check_lintian(paths)
