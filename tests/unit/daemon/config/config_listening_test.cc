@@ -28,8 +28,10 @@ TEST(ConfigListening, KvEventsOfSeveralDomainsAreToldOnlyIfNamed) {
                 HasSubstr("a port from 1 to 65535"));
   }
   EXPECT_TRUE(Resolved("[kv_events]\nendpoint = \"tcp://*:65535\"\n").kv_events.is_on());
-  EXPECT_THAT(Unresolvable("[kv_events]\nendpoint = \"udp://x\"\n"),
-              AllOf(HasSubstr("kv_events.endpoint is 'udp://x'"), HasSubstr("tcp://")));
+  for (const std::string endpoint : {"udp://x", "udp://*:5557", "*:5557", "ipc://relative"}) {
+    EXPECT_THAT(Unresolvable("[kv_events]\nendpoint = \"" + endpoint + "\"\n"),
+                AllOf(HasSubstr("kv_events.endpoint is '" + endpoint + "'"), HasSubstr("tcp://")));
+  }
   EXPECT_THAT(Unresolvable(events + "topic = \"{pod}\"\n"), HasSubstr("host, domain and model"));
 }
 

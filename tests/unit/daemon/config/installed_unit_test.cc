@@ -1,6 +1,7 @@
 #include "daemon/config/installed_unit.h"
 
 #include <gmock/gmock.h>
+#include <grp.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -34,6 +35,16 @@ TEST_F(InstalledUnitTest, OfNoneNothingIsKnown) {
   EXPECT_FALSE(FindInstalledUnit(root_));
   Write("/etc/systemd/system/terraced.service", "");  // masked
   EXPECT_FALSE(FindInstalledUnit(root_));
+  std::filesystem::remove(root_ + "/etc/systemd/system/terraced.service");
+  Write("/etc/systemd/system/terraced.service.d/left.conf", "[Service]\nExecStart=/t\n");
+  EXPECT_FALSE(FindInstalledUnit(root_)) << "a drop-in of a unit that was removed";
+}
+
+TEST_F(InstalledUnitTest, AUnitOfEtcHidesTheOneOfThePackage) {
+  Write("/lib/systemd/system/terraced.service", kUnit);
+  Write("/etc/systemd/system/terraced.service", "[Service]\nExecStart=/t\nUser=dora\n");
+  EXPECT_EQ(FindInstalledUnit(root_)->user, "dora");
+  EXPECT_EQ(FindInstalledUnit(root_)->state_dir, "");
 }
 
 TEST_F(InstalledUnitTest, ItsUserConfigurationAndStateAreThoseOfItsService) {
@@ -49,6 +60,17 @@ TEST_F(InstalledUnitTest, ItsUserConfigurationAndStateAreThoseOfItsService) {
   EXPECT_EQ(unit->Surroundings(7).uid, 7u);
   EXPECT_EQ(unit->Surroundings(7).state_directory, "/var/lib/terrace");
   EXPECT_EQ(unit->Surroundings(7).home, "");
+}
+
+TEST_F(InstalledUnitTest, ItReadsItsFileByAnyNameOfIt) {
+  Write("/my.toml", "");
+  std::filesystem::create_symlink("my.toml", root_ + "/link.toml");
+  Write("/etc/systemd/system/terraced.service",
+        "[Service]\nExecStart=/t --config=" + root_ + "/link.toml\n");
+  EXPECT_TRUE(FindInstalledUnit(root_)->Reads(root_ + "/my.toml"));
+  EXPECT_TRUE(FindInstalledUnit(root_)->Reads(root_ + "/./link.toml"));
+  Write("/etc/systemd/system/terraced.service", "[Service]\nExecStart=/t\n");
+  EXPECT_FALSE(FindInstalledUnit(root_)->Reads("")) << "neither has a file";
 }
 
 TEST_F(InstalledUnitTest, DropInsRuleInTheOrderOfTheirNamesAndThoseOfEtcOverOthers) {
@@ -69,6 +91,7 @@ TEST(Accounts, AreFoundByNameAndNumberAndOwnersAlways) {
   EXPECT_EQ(FindAccount("0")->name, "root");
   EXPECT_FALSE(FindAccount("no-such-user"));
   EXPECT_FALSE(FindAccount("12345678"));
+  EXPECT_FALSE(FindAccount("0x")) << "no number";
   EXPECT_EQ(OwnerAccount(0, 7).name, "root");
   EXPECT_EQ(OwnerAccount(12345678, 7).gid, 7u);
 }
@@ -77,6 +100,8 @@ TEST(Accounts, WhoBecomesAnotherHasNothingOfWhoItWas) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can become somebody else";
   const pid_t child = fork();
   if (child == 0) {
+    const gid_t former_group = 8;
+    if (setgroups(1, &former_group) != 0) _exit(2);
     std::string why;
     const bool has_become = BecomeAccount(OwnerAccount(12345678, 7), &why).ok();
     const bool is_other = getuid() == 12345678 && getegid() == 7 && getgroups(0, nullptr) == 0;
