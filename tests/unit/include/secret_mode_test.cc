@@ -23,7 +23,8 @@ TEST_F(SecretMode, NobodyButItsOwnerReadsASecret) {
 }
 
 TEST_F(SecretMode, OfACredentialItsGroupMayReadAndNothingElse) {
-  for (const char* directory : {"/run/credentials/t", "/run/credentials/t/"}) {
+  for (const char* directory :
+       {"/run/credentials/t", "/run/credentials/t/", "/run/./credentials//t"}) {
     setenv("CREDENTIALS_DIRECTORY", directory, 1);
     EXPECT_EQ(ForbiddenModeBits("/run/credentials/t/keys"), 037u);
     EXPECT_EQ(ForbiddenModeBits("/run/credentials/t/./keys"), 037u);

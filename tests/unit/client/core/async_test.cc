@@ -175,26 +175,46 @@ TEST_F(Async, NoCallbackIsCalledAfterOneThatDestroyedTheClient) {
   answered.Ask(client_, group_, kLongUs);
 }
 
+// Each callback asks again, and in a bypassed domain is answered at once.
+struct ChainOfCallbacks {
+  std::atomic<bool> is_over{false};
+  std::atomic<int> asked{0}, links{0};
+
+  void Ask(Client& client, GroupRef group) {
+    const auto next = [this, &client, group](ClientCompletion&&) {
+      ++links;
+      if (!is_over) Ask(client, group);
+    };
+    if (client.AcquireAsync(group, TestKeys(1), {}, 1, next).ok()) ++asked;
+  }
+};
+
 TEST_F(Async, AChainOfCallbacksEndsWithTheClientInABypassedDomain) {
   daemon_.TellMode(protocol::ServingMode::kBypassed);
-  std::atomic<bool> is_over{false};
-  std::atomic<int> links{0};
-  Client* const client = client_.get();
-  CompletionCallback next;
-  next = [&](ClientCompletion&&) {
-    ++links;
-    if (!is_over) static_cast<void>(client->AcquireAsync(group_, TestKeys(1), {}, 1, next));
-  };
-  ASSERT_TRUE(client->AcquireAsync(group_, TestKeys(1), {}, 1, next).ok());
-  ASSERT_TRUE(Eventually([&] { return links > 100; }));
+  ChainOfCallbacks chain;
+  chain.Ask(*client_, group_);
+  ASSERT_TRUE(Eventually([&] { return chain.links > 100; }));
   std::atomic<bool> is_destroyed{false};
   std::thread destroyer([&] {
     client_.reset();
     is_destroyed = true;
   });
   EXPECT_TRUE(Eventually([&] { return is_destroyed.load(); }));
-  is_over = true;
+  chain.is_over = true;
   destroyer.join();
+  EXPECT_EQ(chain.links, chain.asked) << "each has one completion";
+}
+
+TEST_F(Async, AChainOfCallbacksDoesNotKeepTheDaemonFromBeingHeard) {
+  const ReadLease lease = Acquire(2);
+  daemon_.TellMode(protocol::ServingMode::kBypassed);
+  ChainOfCallbacks chain;
+  chain.Ask(*client_, group_);
+  EXPECT_TRUE(Eventually([&] { return chain.links > 100; }));
+  Revoke(lease.token());
+  EXPECT_TRUE(Eventually([&] { return !lease.is_valid(); }));
+  chain.is_over = true;
+  client_.reset();
 }
 
 // Unmapping an arena takes long, which is no matter of who lets its last lease go.
@@ -208,6 +228,7 @@ TEST_F(Async, TheLastLeaseOfAConnectionThatIsGoneIsUnmappedInTheBackground) {
                                   [&](ClientCompletion&&) {
                                     is_inside = true;
                                     while (!may_go) std::this_thread::yield();
+                                    is_inside = false;
                                   })
                   .ok());
   ASSERT_TRUE(Eventually([&] { return is_inside.load(); }));
@@ -216,6 +237,7 @@ TEST_F(Async, TheLastLeaseOfAConnectionThatIsGoneIsUnmappedInTheBackground) {
   EXPECT_FALSE(daemon_.IsLifeOver(0)) << "it was unmapped by this thread";
   may_go = true;
   EXPECT_TRUE(daemon_.WaitLifeEnds(0));
+  EXPECT_TRUE(Eventually([&] { return !is_inside; }));
 }
 
 // Requests race with the end of their connection; each completes exactly once.
