@@ -5,6 +5,7 @@
 #include <signal.h>
 
 #include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "integration/process/redis_hosts.h"
@@ -67,15 +68,16 @@ TEST(DaemonSilence, AStopEndsWhileAReloadHangs) {
   ASSERT_TRUE(daemon.WaitReady()) << daemon.Errors();
   daemon.WriteFile("t.toml.silent", "");
   daemon.Signal(SIGHUP);
-  const auto threads = [&] {
-    size_t count = 0;
+  const auto is_reading = [&daemon] {
     const std::string path = "/proc/" + std::to_string(daemon.pid()) + "/task";
-    for (const auto& task : std::filesystem::directory_iterator(path))
-      count += !task.path().empty();
-    return count;
+    for (const auto& task : std::filesystem::directory_iterator(path)) {
+      std::ifstream file(task.path() / "comm");
+      std::string name;
+      if (std::getline(file, name) && name == "terrace-config") return true;
+    }
+    return false;
   };
-  const size_t before = threads();
-  ASSERT_TRUE(Eventually([&] { return threads() > before; })) << daemon.Errors();
+  ASSERT_TRUE(Eventually(is_reading)) << daemon.Errors();
   daemon.Signal(SIGTERM);
   ASSERT_EQ(daemon.Wait(), 0) << daemon.Errors();
   EXPECT_THAT(daemon.Errors(), HasSubstr("a reload hangs: its thread is left behind"));
