@@ -9,11 +9,14 @@
 namespace terrace {
 namespace {
 
-// Of the paths that serve, those whose drive is back and may have what was erased.
+// Of the paths that serve, those whose drive is back and may have what was erased. Drives are known
+// by their paths: one that has none yet may be any that was away.
 std::vector<bool> BackAgain(const KnownDrives& drives, const std::set<std::string>& missed) {
   std::vector<bool> are_back;
   for (size_t i = 0; i < drives.nvme.paths.size(); ++i) {
-    are_back.push_back(drives.lost_mounts[i].empty() && missed.contains(drives.nvme.paths[i]));
+    const std::string& path = drives.nvme.paths[i];
+    const bool may_be_one = !missed.empty() && drives.newcomers.contains(path);
+    are_back.push_back(drives.lost_mounts[i].empty() && (may_be_one || missed.contains(path)));
   }
   return are_back;
 }

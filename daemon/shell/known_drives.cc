@@ -107,6 +107,7 @@ Status FindDrives(const DaemonConfig& config, KnownDrives* drives, std::string* 
   for (const std::string& path : drives->nvme.paths) {
     const std::string now = MountPointOf(path);
     const auto kept = before.find(path);
+    if (kept == before.end()) drives->newcomers.insert(path);
     const bool is_lost = kept != before.end() && IsMountLost(kept->second, now);
     drives->lost_mounts.push_back(is_lost ? kept->second : "");
     if (!is_lost) drives->away.erase(path);

@@ -102,6 +102,23 @@ INSTANTIATE_TEST_SUITE_P(Domains, DaemonDrives, testing::Bool(), [](const auto& 
   return std::string(of.param ? "Encrypted" : "Plain");
 });
 
+TEST_P(DaemonDrives, OneThatComesBackUnderAnotherPathBringsNothingBack) {
+  Start({"a", "b"});
+  StoreAll();
+  End(SIGTERM);
+  Start({"b"});
+  Erase(0, kBlocks);
+  End(SIGTERM);
+  fs::rename(Drive("a"), Drive("c"));
+  Start({"b", "c"});
+  EXPECT_EQ(Hits(), 0u);
+  StoreAll();
+  End(SIGTERM);
+  Start({"b", "c"});
+  EXPECT_EQ(Hits(), kBlocks) << "it has served since";
+  End(SIGTERM);
+}
+
 // PROMISE: T14 a drive that is lost, with the files of groups and keys
 TEST_P(DaemonDrives, OneThatIsLostCostsItsOwnBlocksAlone) {
   Start({"a", "b", "c"});
