@@ -18,7 +18,8 @@ sys.path.insert(0, str(ROOT / "packaging"))
 import api_reference  # noqa: E402  pylint: disable=wrong-import-position
 
 # Configured by name, or of use to the package alone.
-NOT_CALLED = {"_native", "prefill_cost", "presence", "shelf", "vllm_plugin", "vllm_tier"}
+NOT_CALLED = {"_native", "parameters", "prefill_cost", "presence", "shelf", "threads",
+              "vllm_plugin", "vllm_tier"}
 ADAPTERS = {"vllm", "sglang", "lmcache"}
 
 
@@ -87,4 +88,5 @@ def test_the_lines_that_start_vllm_say_what_the_connector_takes(name):
             continue
         assert said["kv_load_failure_policy"] == "recompute"
         settings = (PACKAGE / "vllm" / "settings.py").read_text()
-        assert all(f'    "{key}": (' in settings for key in said["kv_connector_extra_config"])
+        assert all(f'    "{key}": Parameter(' in settings
+                   for key in said["kv_connector_extra_config"])
