@@ -1,6 +1,5 @@
 #include "daemon/log/log.h"
 
-#include <pthread.h>
 #include <spdlog/async.h>
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/base_sink.h>
@@ -19,6 +18,7 @@
 #include <utility>
 
 #include "daemon/log/printable.h"
+#include "src/thread_name.h"
 #include "terrace/block_key.h"
 #include "terrace/check.h"
 
@@ -138,8 +138,10 @@ std::string SessionText(uint64_t session) { return ToHex(0, session).substr(16);
 void StartLog(const LogOptions& options) {
   LogState& state = State();
   TERRACE_CHECK(state.pool == nullptr, "the log starts once: other threads read what is set here");
-  state.pool = std::make_shared<spdlog::details::thread_pool>(
-      options.queue_lines_max, 1, [] { pthread_setname_np(pthread_self(), "terrace-log"); });
+  {
+    const BornAs born("terrace-log");
+    state.pool = std::make_shared<spdlog::details::thread_pool>(options.queue_lines_max, 1);
+  }
   state.recent = std::make_shared<RecentLines>();
   for (const LogFormat format : {LogFormat::kText, LogFormat::kJson}) {
     FormattedLog& log = state.logs[static_cast<size_t>(format)];

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "daemon/config/kept_mounts.h"
 #include "daemon/log/log.h"
 #include "terrace/lock_holder.h"
 
@@ -24,7 +25,7 @@ bool HasKeptFiles(const std::string& directory) {
   std::error_code error;
   for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error)) {
     const std::string name = at->path().filename();
-    if (name == "nvme-mounts" || name.ends_with(".missed-erasures") ||
+    if (name == kKeptMountsName || name.ends_with(".missed-erasures") ||
         name.find(".redis-") != std::string::npos) {
       return true;
     }

@@ -43,44 +43,41 @@ def threads_of(pid):
     return [int(task.name) for task in pathlib.Path(f"/proc/{pid}/task").iterdir()]
 
 
-def test_each_thread_of_a_daemon_is_confined(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("s")
-    daemon = Daemon(directory, 'sandbox = "on"\n'
+@contextlib.contextmanager
+def with_a_block_on_its_drive(directory, config):
+    daemon = Daemon(directory, config +
                     f'[nvme]\npaths = ["{directory}/drive"]\ncapacity_bytes = "64MiB"\n'
                     'slab_bytes = "16MiB"\n')
     try:
         with connect(daemon) as client:
             group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
             group.wait_persisted(store(group, list(range(64))), 30.0)
-            tasks = threads_of(daemon.process.pid)
-            assert len(tasks) > 3
-            for task in tasks:
-                status = status_of(task)
-                assert (status["Seccomp"], status["NoNewPrivs"]) == ("2", "1"), status["Name"]
-        assert "not confined" not in daemon.log.read_text()
+            yield daemon
     finally:
         daemon.stop()
 
 
+def test_each_thread_of_a_daemon_is_confined(tmp_path_factory):
+    with with_a_block_on_its_drive(tmp_path_factory.mktemp("s"), 'sandbox = "on"\n') as daemon:
+        tasks = threads_of(daemon.process.pid)
+        assert len(tasks) > 3
+        for task in tasks:
+            status = status_of(task)
+            assert (status["Seccomp"], status["NoNewPrivs"]) == ("2", "1"), status["Name"]
+        assert "not confined" not in daemon.log.read_text()
+
+
 def test_each_thread_of_a_daemon_says_what_it_is_for(tmp_path_factory):
     directory = tmp_path_factory.mktemp("s")
-    daemon = Daemon(directory, f'[kv_events]\nendpoint = "ipc://{directory}/events"\n'
-                    f'[nvme]\npaths = ["{directory}/drive"]\ncapacity_bytes = "64MiB"\n'
-                    'slab_bytes = "16MiB"\n')
-    try:
-        with connect(daemon) as client:
-            group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
-            group.wait_persisted(store(group, list(range(64))), 30.0)
-            tasks = threads_of(daemon.process.pid)
-            names = [status_of(task)["Name"] for task in tasks]
+    events = f'[kv_events]\nendpoint = "ipc://{directory}/events"\n'
+    with with_a_block_on_its_drive(directory, events) as daemon:
+        names = [status_of(task)["Name"] for task in threads_of(daemon.process.pid)]
         assert names.count("terraced") == 1  # the store thread
         assert {"terrace-log", "terrace-offload", "terrace-events", "terrace-arena", "rocksdb",
                 "terrace-groups", "terrace-catalog"} <= set(names)
         unnamed = [name for name in names
                    if not name.startswith(("terrace", "rocksdb", "ZMQbg", "iou-"))]
         assert not unnamed, names
-    finally:
-        daemon.stop()
 
 
 def test_a_daemon_may_be_told_not_to(tmp_path_factory):
