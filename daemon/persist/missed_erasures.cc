@@ -1,16 +1,13 @@
 #include "daemon/persist/missed_erasures.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <cstring>
-#include <filesystem>
+#include <iterator>
 #include <utility>
 
-#include "daemon/persist/group_key_files.h"
+#include "daemon/persist/drive_directory.h"
 #include "daemon/persist/kept_file.h"
 #include "src/thread_name.h"
 #include "terrace/check.h"
@@ -18,65 +15,47 @@
 namespace terrace {
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr std::string_view kTitle = "terrace missed erasures 1\n";
-constexpr std::string_view kDrive = "drive ", kSlab = "slab ", kRedis = "redis ";
-constexpr std::string_view kMemory = "all memory but ";
-constexpr uint64_t kNoMemory = 0;  // no arena's seed
+constexpr std::string_view kDrives = "all drives but ", kMemory = "all memory but ";
+constexpr std::string_view kSlab = "slab ", kRedis = "redis ";
 constexpr std::chrono::seconds kTriedAgain{1};
-constexpr const char* kDirectoryUnsynced = "its directory cannot be synced";
-constexpr std::string_view kSlabExtension = ".terrace";
 
 // The file is no secret's: a slab may be left alone because it is under another one.
 std::string SealOf(std::string_view content) { return KeptSealOf(content, DomainSecret{}); }
 
+bool ReadHex(std::string_view digits, uint64_t* number) {
+  const char* const end_of_line = digits.data() + digits.size();
+  const auto [end, error] = std::from_chars(digits.data(), end_of_line, *number, 16);
+  return error == std::errc() && end == end_of_line;
+}
+
 bool ReadLine(std::string_view line, Missed* missed) {
-  if (line.starts_with(kDrive)) {
-    return missed->drives.emplace(line.substr(kDrive.size())).second;
-  }
   if (line.starts_with(kSlab)) return missed->slabs.emplace(line.substr(kSlab.size())).second;
   if (line.starts_with(kRedis)) return missed->redis.emplace(line.substr(kRedis.size())).second;
+  uint64_t number = 0;
+  if (line.starts_with(kDrives)) {
+    return ReadHex(line.substr(kDrives.size()), &number) &&
+           missed->all_drives_but.insert(number).second;
+  }
   if (!line.starts_with(kMemory)) return false;
-  line.remove_prefix(kMemory.size());
-  uint64_t seed = 0;
-  const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), seed, 16);
-  missed->all_memory_but.push_back(seed);
-  return error == std::errc() && end == line.data() + line.size();
+  if (!ReadHex(line.substr(kMemory.size()), &number)) return false;
+  missed->all_memory_but.push_back(number);
+  return true;
 }
 
-// But the memory.
-void AddTo(const Missed& more, Missed* missed) {
-  missed->drives.insert(more.drives.begin(), more.drives.end());
-  missed->slabs.insert(more.slabs.begin(), more.slabs.end());
-  missed->redis.insert(more.redis.begin(), more.redis.end());
-}
-
-// The files with that extension; `before` each goes.
-template <typename Before>
-Status RemoveAll(const std::string& directory, std::string_view extension, const Before& before) {
-  std::error_code error;
-  std::vector<fs::path> paths;
-  for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error)) {
-    if (at->path().extension() == extension) paths.push_back(at->path());
-  }
-  if (error == std::errc::no_such_file_or_directory) return Status::Ok();
-  if (error) return Status(StatusCode::kIo, "it cannot be listed", error.value());
-  for (const fs::path& path : paths) {
-    TERRACE_RETURN_IF_ERROR(before(path));
-    if (unlink(path.c_str()) != 0) {
-      return Status(StatusCode::kIo, "a file cannot be removed", errno);
-    }
-  }
-  return SyncDirectory(directory, kDirectoryUnsynced);
+void AddAbsentTo(const Missed& absent, Missed* missed) {
+  missed->slabs.insert(absent.slabs.begin(), absent.slabs.end());
+  missed->redis.insert(absent.redis.begin(), absent.redis.end());
 }
 
 }  // namespace
 
 std::string FormatMissed(const Missed& missed) {
   std::string content(kTitle);
-  for (const std::string& path : missed.drives) content += std::string(kDrive) + path + '\n';
-  for (const std::string& file : missed.slabs) content += std::string(kSlab) + file + '\n';
+  for (const uint64_t id : missed.all_drives_but) {
+    content += std::string(kDrives) + Hex16(id) + '\n';
+  }
+  for (const std::string& name : missed.slabs) content += std::string(kSlab) + name + '\n';
   for (const std::string& name : missed.redis) content += std::string(kRedis) + name + '\n';
   for (const uint64_t seed : missed.all_memory_but) {
     content += std::string(kMemory) + Hex16(seed) + '\n';
@@ -97,38 +76,29 @@ Result<Missed> ParseMissed(std::string_view content) {
   return missed;
 }
 
-Status RemoveSynced(const std::string& path) {
-  if (unlink(path.c_str()) != 0 && errno != ENOENT) {
-    return Status(StatusCode::kIo, "a file cannot be removed", errno);
-  }
-  return SyncDirectory(fs::path(path).parent_path(), kDirectoryUnsynced);
-}
-
-// Keys first: who dies in between begins again, and finds slabs that nobody can read.
-Status EmptyDrive(const std::string& directory, uint64_t* slab_count) {
-  *slab_count = 0;
-  TERRACE_RETURN_IF_ERROR(RemoveAll(directory + "/keys", kGroupKeySuffix, OverwriteGroupKey));
-  return RemoveAll(directory, kSlabExtension, [&](const fs::path&) {
-    ++*slab_count;
-    return Status::Ok();
-  });
+std::string SlabNameOf(uint64_t drive_id, const std::string& file_name) {
+  return Hex16(drive_id) + '/' + file_name;
 }
 
 // ---- at the start ----
 
 MissedErasures::MissedErasures(Options options) : options_(std::move(options)) {
-  TERRACE_CHECK(options_.all_redis.size() == options_.paths.size(), "both are by domain index");
+  TERRACE_CHECK(options_.all_redis.size() == options_.paths.size() &&
+                    options_.key_directories.size() == options_.paths.size(),
+                "all are by domain index");
   for (size_t i = 0; i < options_.paths.size(); ++i) {
     Domain& domain = domains_.emplace_back();
     domain.path = options_.paths[i];
+    domain.key_directory = options_.key_directories[i];
     const Result<std::string> content = ReadKeptFile(domain.path, kMissedBytesMax);
-    if (content.status().code() == StatusCode::kNotFound) continue;
+    domain.has_file = content.status().code() != StatusCode::kNotFound;
+    if (!domain.has_file) continue;
     Result<Missed> missed = content.ok() ? ParseMissed(*content) : content.status();
     if (!missed.ok()) {
       Tell(domain, missed.status(), "what the drives, Redis and other memory have is given up");
-      missed = Missed{.drives = options_.all_drives,
-                      .redis = options_.all_redis[i],
-                      .all_memory_but = {kNoMemory}};
+      missed = Missed{.all_drives_but = {Missed::kNobody},
+                      .all_memory_but = {Missed::kNobody},
+                      .redis = options_.all_redis[i]};
     }
     domain.before = *missed;
     domain.missed = *missed;
@@ -149,23 +119,30 @@ bool MissedErasures::MayAdopt(uint32_t domain_index, uint64_t seed) const {
   return seeds.empty() || std::ranges::find(seeds, seed) != seeds.end();
 }
 
-// Memory that a successor may be given is named before anything is erased: whoever serves without
-// it knows that it is somewhere.
 void MissedErasures::UseMemory(uint32_t domain_index, uint64_t seed, bool is_held) {
   Domain& domain = domains_[domain_index];
   domain.seed = seed;
   std::vector<uint64_t>& seeds = domain.missed.all_memory_but;
-  if (!is_held || std::ranges::find(seeds, seed) != seeds.end()) return;
+  if (!is_held || seeds.empty() || std::ranges::find(seeds, seed) != seeds.end()) return;
   if (seeds.size() == kMemoriesMax) seeds.erase(seeds.begin());
   seeds.push_back(seed);
 }
 
-void MissedErasures::StrikeDrive(uint32_t domain_index, const std::string& path) {
-  domains_[domain_index].missed.drives.erase(path);
+bool MissedErasures::MayServe(uint32_t domain_index, uint64_t drive_id) const {
+  const std::set<uint64_t>& ids = domains_[domain_index].missed.all_drives_but;
+  return ids.empty() || (drive_id != Missed::kNobody && ids.contains(drive_id));
 }
 
-void MissedErasures::StrikeSlab(uint32_t domain_index, const std::string& file) {
-  domains_[domain_index].missed.slabs.erase(file);
+void MissedErasures::UseDrive(uint32_t domain_index, uint64_t drive_id) {
+  if (drive_id == Missed::kNobody) return;
+  Domain& domain = domains_[domain_index];
+  domain.drives.insert(drive_id);
+  std::set<uint64_t>& ids = domain.missed.all_drives_but;
+  if (!ids.empty()) ids.insert(drive_id);
+}
+
+void MissedErasures::StrikeSlab(uint32_t domain_index, const std::string& name) {
+  domains_[domain_index].missed.slabs.erase(name);
 }
 
 void MissedErasures::StrikeRedis(uint32_t domain_index, const std::string& secret_name) {
@@ -173,22 +150,48 @@ void MissedErasures::StrikeRedis(uint32_t domain_index, const std::string& secre
 }
 
 void MissedErasures::AddAbsent(uint32_t domain_index, const Missed& absent) {
-  AddTo(absent, &domains_[domain_index].at_erasure);
+  AddAbsentTo(absent, &domains_[domain_index].at_erasure);
+}
+
+// What the file should say now, and once something is erased.
+void MissedErasures::Reckon(Domain* domain) const {
+  std::set<uint64_t>& ids = domain->missed.all_drives_but;
+  if (ids.size() > 1) ids.erase(Missed::kNobody);
+  // Of those that are not there any may be forgotten: it begins empty.
+  for (auto at = ids.begin(); ids.size() > kDrivesKnownMax && at != ids.end();) {
+    at = domain->drives.contains(*at) ? std::next(at) : ids.erase(at);
+  }
+  AddAbsentTo(domain->missed, &domain->at_erasure);
+  domain->at_erasure.all_drives_but = domain->drives;
+  if (domain->drives.empty()) domain->at_erasure.all_drives_but = {Missed::kNobody};
+  domain->at_erasure.all_memory_but = {domain->seed};
 }
 
 void MissedErasures::Begin() {
+  if (!options_.is_anything_kept) return;
   for (Domain& domain : domains_) {
-    if (domain.missed != domain.before) {
-      const Status kept = WriteKeptFile(domain.path, FormatMissed(domain.missed));
-      if (!kept.ok()) Tell(domain, kept, "the next start gives the same up once more");
-    }
-    AddTo(domain.missed, &domain.at_erasure);
-    if (!domain.missed.all_memory_but.empty()) domain.at_erasure.all_memory_but = {domain.seed};
+    Reckon(&domain);
     domain.phase = domain.at_erasure == domain.missed ? Phase::kNoted : Phase::kNone;
+    if (domain.missed == domain.before && domain.has_file) continue;
+    const Status kept = Write(domain, Phase::kStartDue);
+    if (kept.ok()) continue;
+    Tell(domain, kept,
+         "what begins empty at this start does so at the next one, too, and erasures are answered "
+         "once it is written");
+    domain.phase = domain.phase == Phase::kNoted ? Phase::kErasureDue : Phase::kStartDue;
   }
   const auto is_noted = [](const Domain& domain) { return domain.phase == Phase::kNoted; };
   if (std::ranges::all_of(domains_, is_noted)) return;
   thread_ = StartThread("terrace-absent", [this] { Run(); });
+}
+
+// Where no drive is there, all begin empty: nothing that a key in state_dir opens is served again,
+// and who has an old copy of a drive must not find it. Before the file says so: of one who dies in
+// between, the keys are gone.
+Status MissedErasures::Write(const Domain& domain, Phase phase) const {
+  if (phase == Phase::kStartDue) return WriteKeptFile(domain.path, FormatMissed(domain.missed));
+  if (domain.drives.empty()) TERRACE_RETURN_IF_ERROR(RemoveGroupKeys(domain.key_directory));
+  return WriteKeptFile(domain.path, FormatMissed(domain.at_erasure));
 }
 
 void MissedErasures::Tell(const Domain& domain, const Status& status,
@@ -205,8 +208,9 @@ void MissedErasures::NoteErasure(uint32_t domain_index) {
   TERRACE_CHECK(domain_index < domains_.size(), "an erasure is a domain's");
   {
     const std::lock_guard lock(mutex_);
-    if (domains_[domain_index].phase != Phase::kNone) return;
-    domains_[domain_index].phase = Phase::kDue;
+    Phase& phase = domains_[domain_index].phase;
+    if (phase == Phase::kErasureDue || phase == Phase::kNoted) return;
+    phase = Phase::kErasureDue;
   }
   wake_.notify_one();
 }
@@ -217,8 +221,9 @@ bool MissedErasures::HasNoted(uint32_t domain_index) const {
 }
 
 bool MissedErasures::IsAnyDue() const {
-  return std::ranges::any_of(domains_,
-                             [](const Domain& domain) { return domain.phase == Phase::kDue; });
+  return std::ranges::any_of(domains_, [](const Domain& domain) {
+    return domain.phase == Phase::kStartDue || domain.phase == Phase::kErasureDue;
+  });
 }
 
 void MissedErasures::Run() {
@@ -228,16 +233,19 @@ void MissedErasures::Run() {
     wake_.wait(lock, [this] { return is_stopping_ || IsAnyDue(); });
     for (uint32_t i = 0; i < domains_.size(); ++i) {
       Domain& domain = domains_[i];
-      if (domain.phase != Phase::kDue) continue;
+      const Phase due = domain.phase;
+      if (due == Phase::kNone || due == Phase::kNoted) continue;
       lock.unlock();
-      const Status kept = WriteKeptFile(domain.path, FormatMissed(domain.at_erasure));
-      if (!kept.ok() && told.insert(i).second) {
+      const Status kept = Write(domain, due);
+      if (!kept.ok() && due == Phase::kErasureDue && told.insert(i).second) {
         Tell(domain, kept, "no erasure of the domain is answered until it is written");
       }
       lock.lock();
       if (!kept.ok()) continue;
       told.erase(i);
-      domain.phase = Phase::kNoted;
+      if (domain.phase != due) continue;  // the first erasure came meanwhile
+      domain.phase = due == Phase::kStartDue ? Phase::kNone : Phase::kNoted;
+      if (due == Phase::kStartDue) continue;
       lock.unlock();
       options_.noted(i);
       lock.lock();

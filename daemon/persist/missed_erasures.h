@@ -1,9 +1,10 @@
-// MissedErasures: the files, one a domain, that remember who was absent when something was erased
-// (docs/DISK_FORMAT.md, Files). What such a place has is given up when it is back: of which of its
-// blocks an erasure was answered, nobody knows any more.
+// MissedErasures: the files, one a domain, that remember who was there when something was erased
+// (docs/DISK_FORMAT.md, Files). What any other place has is given up when it is there again: of
+// which of its blocks an erasure was answered, nobody knows any more. Of drives and of kept memory
+// the file names those that were there: nobody needs to have known of the others.
 //
 // At a start: what the predecessors wrote down is asked for, what has been given up is struck out,
-// who is absent now is told, and Begin. From then on the first erasure of a domain writes them
+// who is there now is told, and Begin. From then on the first erasure of a domain writes them
 // down.
 //
 // THREADING: NoteErasure and HasNoted: any, neither blocks, a thread writes. All else is of the
@@ -27,16 +28,19 @@ namespace terrace {
 
 inline constexpr std::string_view kMissedErasuresSuffix = ".missed-erasures";
 inline constexpr size_t kMissedBytesMax = 16 << 20;
-inline constexpr size_t kMemoriesMax = 16;  // that nothing was erased without
+inline constexpr size_t kDrivesKnownMax = 256;
+inline constexpr size_t kMemoriesMax = 16;
 
 // Who missed an erasure of a domain.
 struct Missed {
-  std::set<std::string> drives;  // paths
-  std::set<std::string> slabs;   // files, with their directory
-  std::set<std::string> redis;   // what lies there under another secret, by RedisSecretName
-  // All memory but these, by their arenas' seeds, the latest last; none: nobody keeps any that is
-  // not in use.
+  // All drives but these, by their ids (drive_id.h), and all kept memory but this, by its arenas'
+  // seeds, the latest last. None: nothing has been erased. kNobody stands for one where all are
+  // meant.
+  static constexpr uint64_t kNobody = 0;
+  std::set<uint64_t> all_drives_but;
   std::vector<uint64_t> all_memory_but;
+  std::set<std::string> slabs;  // files, by SlabNameOf
+  std::set<std::string> redis;  // what lies there under another secret, by RedisSecretName
 
   friend bool operator==(const Missed&, const Missed&) = default;
 };
@@ -45,19 +49,21 @@ std::string FormatMissed(const Missed& missed);
 // kCorrupt: FormatMissed did not write it.
 Result<Missed> ParseMissed(std::string_view content);
 
-// The file goes, and no loss of power brings it back. kIo.
-Status RemoveSynced(const std::string& path);
-// A domain's directory on a drive loses its slabs, and keys of groups that lie there: these are
-// overwritten first. kIo: something is left.
-Status EmptyDrive(const std::string& directory, uint64_t* slab_count);
+// A slab file of a drive, wherever that is mounted.
+std::string SlabNameOf(uint64_t drive_id, const std::string& file_name);
 
 class MissedErasures final : public AbsentPlaces {
  public:
   struct Options {
     std::vector<std::string> paths;  // of the files, by domain index
-    // That a file which cannot be believed might name.
-    std::set<std::string> all_drives;
-    std::vector<std::set<std::string>> all_redis;              // by domain index
+    // By domain index: keys of groups that a daemon without any drive has in its state_dir. Which
+    // drives they belong to begin empty once something was erased without them.
+    std::vector<std::string> key_directories;
+    // By domain index: that a file which cannot be believed might name.
+    std::vector<std::set<std::string>> all_redis;
+    // Blocks may outlive this daemon, or have outlived another one: where nobody keeps anything,
+    // nothing is written.
+    bool is_anything_kept = true;
     std::function<void(uint32_t domain_index)> noted;          // on the writing thread
     std::function<void(const std::string& sentence)> trouble;  // any thread
   };
@@ -66,6 +72,10 @@ class MissedErasures final : public AbsentPlaces {
 
   // ---- at the start ----
   const Missed& missed(uint32_t domain_index) const { return domains_[domain_index].missed; }
+  // What a drive has that has this id, or none yet (kNobody), may be served.
+  bool MayServe(uint32_t domain_index, uint64_t drive_id) const;
+  // It is served from now on, or has been emptied. Not one whose slabs no erasure would reach.
+  void UseDrive(uint32_t domain_index, uint64_t drive_id);
   // A successor may take over memory with this seed.
   bool MayAdopt(uint32_t domain_index, uint64_t seed) const;
   // The domain's memory has this seed; `is_held`: a successor may be given it.
@@ -75,30 +85,37 @@ class MissedErasures final : public AbsentPlaces {
     return options_.all_redis[domain_index];
   }
 
-  // Drives that are served again have been emptied, slab files removed.
-  void StrikeDrive(uint32_t domain_index, const std::string& path);
-  void StrikeSlab(uint32_t domain_index, const std::string& file);
+  // A slab file has been removed.
+  void StrikeSlab(uint32_t domain_index, const std::string& name);
   // Nothing that was on a Redis server under that secret is believed any more.
   void StrikeRedis(uint32_t domain_index, const std::string& secret_name);
-  // Those that no erasure reaches now; memory is told by UseMemory.
+  // Slabs and secrets that no erasure reaches now.
   void AddAbsent(uint32_t domain_index, const Missed& absent);
-  // What was struck out is written down. Erasures may come.
+  // Who begins empty is written down, and, where nobody has written anything yet, that somebody
+  // keeps blocks: again each second until it is. Erasures may come.
   void Begin();
 
   void NoteErasure(uint32_t domain_index) override;
   bool HasNoted(uint32_t domain_index) const override;
 
  private:
-  enum class Phase : uint8_t { kNone, kDue, kNoted };
+  // What the file lacks: nothing until the first erasure, what the start has found, that erasure;
+  // nothing more.
+  enum class Phase : uint8_t { kNone, kStartDue, kErasureDue, kNoted };
   struct Domain {
     std::string path;
+    std::string key_directory;
+    bool has_file = false;
     Missed before;      // as the file has it
     Missed missed;      // as it should have it
     Missed at_erasure;  // from the first erasure on
     uint64_t seed = 0;
+    std::set<uint64_t> drives;    // that are there
     Phase phase = Phase::kNoted;  // before Begin nothing is erased
   };
 
+  void Reckon(Domain* domain) const;
+  Status Write(const Domain& domain, Phase phase) const;
   void Run();
   bool IsAnyDue() const;
   void Tell(const Domain& domain, const Status& status, const char* consequence) const;
@@ -108,7 +125,7 @@ class MissedErasures final : public AbsentPlaces {
   mutable std::mutex mutex_;  // of the phases, from Begin on
   std::condition_variable wake_;
   bool is_stopping_ = false;
-  std::thread thread_;  // if anything is absent
+  std::thread thread_;  // if anything may be absent
 };
 
 }  // namespace terrace

@@ -18,14 +18,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kLockName = "/lock";
+constexpr const char* kLockName = "lock";
 
-// What drives, servers and memory mean to whoever starts here, be it that he does without them.
+// What drives, servers and memory mean to whoever starts here, be it that he does without them. The
+// lock alone says that somebody has kept something: a file of no length finds room on a drive that
+// is full.
 bool HasKeptFiles(const std::string& directory) {
   std::error_code error;
   for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error)) {
     const std::string name = at->path().filename();
-    if (name == kKeptMountsName || name.ends_with(".missed-erasures") ||
+    if (name == kLockName || name == kKeptMountsName || name.ends_with(".missed-erasures") ||
         name.find(".redis-") != std::string::npos) {
       return true;
     }
@@ -43,12 +45,13 @@ bool KeepsMoreThanSecrets(const DaemonConfig& config) {
 }  // namespace
 
 Status StateDirLock::Take(const DaemonConfig& config, std::string* why) {
-  if (!KeepsMoreThanSecrets(config)) return Status::Ok();
+  is_needed_ = KeepsMoreThanSecrets(config);
+  if (!is_needed_) return Status::Ok();
   std::error_code made;  // what it comes to shows below
   if (fs::create_directories(config.state_dir, made)) {
     fs::permissions(config.state_dir, fs::perms::owner_all, made);
   }
-  const std::string path = config.state_dir + kLockName;
+  const std::string path = config.state_dir + "/" + kLockName;
   file_.emplace(path, O_RDWR | O_CREAT | O_NOFOLLOW, 0600);
   const bool is_locked = file_->fd() >= 0 && flock(file_->fd(), LOCK_EX | LOCK_NB) == 0;
   if (is_locked) {

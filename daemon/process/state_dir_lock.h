@@ -20,8 +20,11 @@ class StateDirLock {
   // process has it. Where no lock is to be had, the log says so: nothing can be written there
   // either.
   Status Take(const DaemonConfig& config, std::string* why);
+  // More than secrets is kept there, or has been, by whomever. After Take.
+  bool is_needed() const { return is_needed_; }
 
  private:
+  bool is_needed_ = false;
   std::optional<OpenFile> file_;
 };
 

@@ -1,6 +1,5 @@
 #include "daemon/shell/domain_drives.h"
 
-#include <set>
 #include <utility>
 
 #include "daemon/log/log.h"
@@ -8,18 +7,6 @@
 
 namespace terrace {
 namespace {
-
-// Of the paths that serve, those whose drive is back and may have what was erased. Drives are known
-// by their paths: one that has none yet may be any that was away.
-std::vector<bool> BackAgain(const KnownDrives& drives, const std::set<std::string>& missed) {
-  std::vector<bool> are_back;
-  for (size_t i = 0; i < drives.nvme.paths.size(); ++i) {
-    const std::string& path = drives.nvme.paths[i];
-    const bool may_be_one = !missed.empty() && drives.newcomers.contains(path);
-    are_back.push_back(drives.lost_mounts[i].empty() && (may_be_one || missed.contains(path)));
-  }
-  return are_back;
-}
 
 DomainNvme::Options OptionsOf(const DaemonConfig& config, const DrivesOptions& options,
                               const KnownDrives& drives, uint32_t domain_index) {
@@ -30,7 +17,6 @@ DomainNvme::Options OptionsOf(const DaemonConfig& config, const DrivesOptions& o
           .nvme = drives.nvme,
           .lost_mounts = drives.lost_mounts,
           .not_opened = drives.not_opened,
-          .is_emptied = {},
           .shares = options.shares,
           .files = options.files,
           .state_dir = config.state_dir,
@@ -48,16 +34,16 @@ void WarnOfGroupFiles(const std::string& why) {
 }  // namespace
 
 std::unique_ptr<MissedErasures> OpenMissedErasures(const DaemonConfig& config,
-                                                   const KnownDrives& drives,
+                                                   const StateDirLock& lock,
                                                    std::function<void(uint32_t)> noted) {
   MissedErasures::Options options;
+  options.is_anything_kept = lock.is_needed();
   for (size_t i = 0; i < config.domains.size(); ++i) {
     options.paths.push_back(config.state_dir + "/" + config.domains[i].name +
                             std::string(kMissedErasuresSuffix));
+    options.key_directories.push_back(KeptKeysDirectory(config.state_dir, config.domains[i].name));
     options.all_redis.push_back(RedisSecretNamesOf(config, i));
   }
-  options.all_drives = drives.away;
-  options.all_drives.insert(config.nvme.paths.begin(), config.nvme.paths.end());
   options.noted = std::move(noted);
   options.trouble = [](const std::string& why) {
     Log(LogLevel::kWarn, "missed erasures", {{"why", why}});
@@ -68,18 +54,10 @@ std::unique_ptr<MissedErasures> OpenMissedErasures(const DaemonConfig& config,
 Status OpenDrives(const DaemonConfig& config, const DrivesOptions& options,
                   const KnownDrives& drives, MissedErasures* missed,
                   std::vector<std::unique_ptr<DomainNvme>>* domains, std::string* why) {
+  if (!drives.nvme.is_on()) return Status::Ok();
   for (uint32_t i = 0; i < config.domains.size(); ++i) {
-    missed->AddAbsent(i, {.drives = drives.away});
-    if (!drives.nvme.is_on()) continue;
-    DomainNvme::Options nvme = OptionsOf(config, options, drives, i);
-    const std::vector<bool> is_emptied = BackAgain(drives, missed->missed(i).drives);
-    nvme.is_emptied = is_emptied;
-    nvme.slabs_outdated = missed->missed(i).slabs;
-    domains->push_back(std::make_unique<DomainNvme>(std::move(nvme)));
-    TERRACE_RETURN_IF_ERROR(domains->back()->Open(why));
-    for (size_t path = 0; path < is_emptied.size(); ++path) {
-      if (is_emptied[path]) missed->StrikeDrive(i, drives.nvme.paths[path]);
-    }
+    domains->push_back(std::make_unique<DomainNvme>(OptionsOf(config, options, drives, i)));
+    TERRACE_RETURN_IF_ERROR(domains->back()->Open(*missed, why));
   }
   return Status::Ok();
 }

@@ -13,6 +13,7 @@
 #include "daemon/config/config.h"
 #include "daemon/persist/group_files_on_paths.h"
 #include "daemon/persist/missed_erasures.h"
+#include "daemon/process/state_dir_lock.h"
 #include "daemon/shell/domain_nvme.h"
 #include "daemon/shell/known_drives.h"
 
@@ -31,7 +32,7 @@ struct DrivesOptions {
 
 // What the predecessors wrote down; `noted` is MissedErasures'.
 std::unique_ptr<MissedErasures> OpenMissedErasures(const DaemonConfig& config,
-                                                   const KnownDrives& drives,
+                                                   const StateDirLock& lock,
                                                    std::function<void(uint32_t)> noted);
 // One DomainNvme a domain, or none where the configuration has no drives. Not kOk: `*why` names
 // path, cause and remedy.

@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <optional>
 #include <utility>
 
 #include "daemon/config/fd_needs.h"
 #include "daemon/log/log.h"
+#include "daemon/persist/drive_directory.h"
 #include "daemon/persist/slab_files.h"
 #include "daemon/process/fd_limit.h"
 #include "tiers/nvme/slot_inspector.h"
@@ -92,7 +94,7 @@ std::string DomainNvme::groups_directory(size_t path) const {
   return DirectoryOn(path) + "/groups";
 }
 
-Status DomainNvme::Open(std::string* why) {
+Status DomainNvme::Open(const MissedErasures& missed, std::string* why) {
   for (size_t i = 0; i < options_.nvme.paths.size(); ++i) {
     TERRACE_RETURN_IF_ERROR(MakeDirectory(options_.nvme.paths[i], why));
     Result<std::unique_ptr<Disk>> disk = OpenDisk({.directory = DirectoryOn(i),
@@ -109,10 +111,7 @@ Status DomainNvme::Open(std::string* why) {
          {"path", options_.nvme.paths[i]},
          {"io", (*disk)->description()},
          {"filesystem_bytes", stats.filesystem_bytes}});
-    if (i < options_.is_emptied.size() && options_.is_emptied[i]) {
-      TERRACE_RETURN_IF_ERROR(Empty(i, why));
-    }
-    TERRACE_RETURN_IF_ERROR(RemoveOutdated(i, why));
+    TERRACE_RETURN_IF_ERROR(Identify(i, missed, why));
     disk_views_.push_back(disk->get());
     disks_.push_back(std::move(*disk));
   }
@@ -141,8 +140,30 @@ Status DomainNvme::Open(std::string* why) {
   return Status::Ok();
 }
 
-// REQUIRES: the disk is open, and so nobody else's.
-Status DomainNvme::Empty(size_t path, std::string* why) const {
+// Whose the directory is, wherever it lay before, and what of it missed an erasure. REQUIRES: the
+// disk is open, and so nobody else's.
+Status DomainNvme::Identify(size_t path, const MissedErasures& missed, std::string* why) {
+  const std::string directory = DirectoryOn(path);
+  const Result<uint64_t> known = ReadDriveId(directory);
+  uint64_t id = known.ok() ? *known : Missed::kNobody;
+  if (!missed.MayServe(options_.domain_index, id)) {
+    TERRACE_RETURN_IF_ERROR(Empty(path, known.ok(), why));
+  }
+  while (id == Missed::kNobody) id = options_.random();
+  const Status written = known.ok() ? Status::Ok() : WriteDriveId(directory, id);
+  if (!written.ok()) {
+    Log(LogLevel::kWarn, "a drive cannot be told from others",
+        {{"domain", options_.domain_name},
+         {"path", directory + "/" + kDriveIdName},
+         {"why", std::string(written.what()) + ": " + std::strerror(written.detail())},
+         {"remedy", "make it writable: else it begins empty at the start after an erasure"}});
+    id = Missed::kNobody;
+  }
+  drive_ids_.push_back(id);
+  return RemoveOutdated(path, missed.missed(options_.domain_index).slabs, why);
+}
+
+Status DomainNvme::Empty(size_t path, bool is_known, std::string* why) const {
   uint64_t slab_count = 0;
   const Status emptied = EmptyDrive(DirectoryOn(path), &slab_count);
   if (!emptied.ok()) {
@@ -152,6 +173,7 @@ Status DomainNvme::Empty(size_t path, std::string* why) const {
            "). Remove its files slab-* and keys/, or take the path out";
     return emptied;
   }
+  if (!is_known && slab_count == 0) return emptied;  // it is new
   Log(LogLevel::kWarn, "a drive is back, and begins empty: something was erased while it was away",
       {{"domain", options_.domain_name},
        {"path", options_.nvme.paths[path]},
@@ -160,14 +182,17 @@ Status DomainNvme::Empty(size_t path, std::string* why) const {
 }
 
 // Files that can be read now, and could not when something was erased. Those that still cannot be
-// stay as they are, and named. REQUIRES: as Empty.
-Status DomainNvme::RemoveOutdated(size_t path, std::string* why) {
+// stay as they are, and named.
+Status DomainNvme::RemoveOutdated(size_t path, const std::set<std::string>& outdated,
+                                  std::string* why) {
   const std::string directory = DirectoryOn(path);
-  if (options_.slabs_outdated.empty()) return Status::Ok();
+  const uint64_t id = drive_ids_[path];
+  if (outdated.empty()) return Status::Ok();
   std::set<std::string> there;
   for (const SlabFile& file : ListSlabFiles(directory, options_.secret)) {
-    if (!options_.slabs_outdated.contains(file.path)) continue;
-    there.insert(file.path);
+    const std::string name = SlabNameOf(id, std::filesystem::path(file.path).filename());
+    if (!outdated.contains(name)) continue;
+    there.insert(name);
     if (!file.status.ok()) continue;
     if (const Status removed = RemoveSynced(file.path); !removed.ok()) {
       *why = "nvme.paths: " + file.path +
@@ -175,24 +200,33 @@ Status DomainNvme::RemoveOutdated(size_t path, std::string* why) {
              std::strerror(removed.detail()) + ". Remove it, or take the path out";
       return removed;
     }
-    there.erase(file.path);
+    there.erase(name);
     Log(LogLevel::kWarn, "a slab file that was left alone is removed: something was erased since",
         {{"domain", options_.domain_name}, {"path", file.path}});
   }
-  for (const std::string& file : options_.slabs_outdated) {
-    if (!there.contains(file) && file.starts_with(directory + "/")) slabs_gone_.push_back(file);
+  for (const std::string& name : outdated) {
+    if (!there.contains(name) && name.starts_with(SlabNameOf(id, ""))) slabs_gone_.push_back(name);
   }
   return Status::Ok();
 }
 
 void DomainNvme::TellMissed(MissedErasures* missed) const {
   const SlabRestore& restore = tier_->restore();
-  for (const std::string& file : slabs_gone_) missed->StrikeSlab(options_.domain_index, file);
-  std::set<std::string> unlisted;
-  for (const uint32_t disk : restore.unlisted_disks()) unlisted.insert(options_.nvme.paths[disk]);
-  missed->AddAbsent(options_.domain_index,
-                    {.drives = std::move(unlisted),
-                     .slabs = {restore.left_files().begin(), restore.left_files().end()}});
+  const auto& unlisted = restore.unlisted_disks();
+  for (const std::string& name : slabs_gone_) missed->StrikeSlab(options_.domain_index, name);
+  Missed absent;
+  for (uint32_t path = 0; path < drive_ids_.size(); ++path) {
+    // Of one that cannot be listed nothing is erased.
+    if (std::ranges::find(unlisted, path) != unlisted.end()) continue;
+    missed->UseDrive(options_.domain_index, drive_ids_[path]);
+    const std::string directory = DirectoryOn(path);
+    for (const std::string& file : restore.left_files()) {
+      const std::filesystem::path left(file);
+      if (left.parent_path() != directory) continue;
+      absent.slabs.insert(SlabNameOf(drive_ids_[path], left.filename()));
+    }
+  }
+  missed->AddAbsent(options_.domain_index, absent);
 }
 
 void DomainNvme::NoteCapacity(uint64_t capacity_bytes) const {
@@ -217,7 +251,7 @@ void DomainNvme::OpenCiphers() {
   // The second place is always there: what is erased while a drive is away is erased.
   GroupKeyFiles::Options keys{
       .directory = DirectoryOn(0) + "/keys",
-      .second_directory = options_.state_dir + "/" + options_.domain_name + ".keys",
+      .second_directory = KeptKeysDirectory(options_.state_dir, options_.domain_name),
       .drive_path = options_.nvme.paths[0],
       .ring = options_.ring};
   for (size_t i = 1; i < disks_.size(); ++i) {
@@ -382,6 +416,10 @@ void DomainNvme::SetRing(const std::shared_ptr<const KeyRing>& ring, GroupFilesO
          {"locked", counts.locked}});
   };
   files.SetRing(options_.domain_index, ring, done);
+}
+
+std::string KeptKeysDirectory(const std::string& state_dir, const std::string& domain_name) {
+  return state_dir + "/" + domain_name + ".keys";
 }
 
 void RestoreGroups(Store& store, uint32_t domain_index, const std::string& directory,

@@ -42,8 +42,6 @@ class DomainNvme {
     NvmeConfig nvme;
     std::vector<std::string> lost_mounts;  // by path; see NvmeTier's
     std::vector<DriveTrouble> not_opened;  // the same
-    std::vector<bool> is_emptied;          // by path: it begins without what it has
-    std::set<std::string> slabs_outdated;  // files that are removed, not restored
     TierShares* shares = nullptr;          // over all domains; outlive it
     std::shared_ptr<FileBudget> files;     // the same
     std::string state_dir;
@@ -57,11 +55,12 @@ class DomainNvme {
   explicit DomainNvme(Options options);
   ~DomainNvme();  // as after kill -9, unless Close came first
 
-  // Opens disks and catalog; nothing is read. Not kOk: `*why` names path, cause and remedy.
-  Status Open(std::string* why);
+  // Opens disks and catalog; no block is read. What missed an erasure is removed. Not kOk: `*why`
+  // names path, cause and remedy.
+  Status Open(const MissedErasures& missed, std::string* why);
   // Tells the store what is there, after which the tier works for it. A tier that cannot be read
   // begins empty or off; it never keeps the daemon from starting.
-  // Slab files that missed an erasure are struck from `missed`, and those left alone added.
+  // Told to `missed`: the drives, and slab files that are gone, or left alone.
   RecoverySummary Restore(Store& store, MissedErasures* missed);
   // The tier's size over all domains, from now on: warns of drives that are too small for it.
   void NoteCapacity(uint64_t capacity_bytes) const;
@@ -98,8 +97,9 @@ class DomainNvme {
 
  private:
   std::string DirectoryOn(size_t path) const;
-  Status Empty(size_t path, std::string* why) const;
-  Status RemoveOutdated(size_t path, std::string* why);
+  Status Identify(size_t path, const MissedErasures& missed, std::string* why);
+  Status Empty(size_t path, bool is_known, std::string* why) const;
+  Status RemoveOutdated(size_t path, const std::set<std::string>& outdated, std::string* why);
   void TellMissed(MissedErasures* missed) const;
   void OpenCiphers();
   void StartCatalog();
@@ -114,11 +114,15 @@ class DomainNvme {
   std::unique_ptr<CipherPool> cipher_pool_;
   std::vector<std::unique_ptr<CipherDisk>> cipher_disks_;
   std::vector<Disk*> disk_views_;
+  std::vector<uint64_t> drive_ids_;      // by path; Missed::kNobody: it has none
   std::vector<std::string> slabs_gone_;  // of those that missed an erasure
   uint64_t learned_kept_us_ = 0;
   std::unique_ptr<Catalog> catalog_;
   std::unique_ptr<NvmeTier> tier_;
 };
+
+// Where the keys of a domain's groups lie once more, wherever its drives are.
+std::string KeptKeysDirectory(const std::string& state_dir, const std::string& domain_name);
 
 // What the disks would have restored, where there are none: groups alone.
 void RestoreGroups(Store& store, uint32_t domain_index, const std::string& directory,

@@ -103,14 +103,11 @@ Status FindDrives(const DaemonConfig& config, KnownDrives* drives, std::string* 
   *drives = {.nvme = config.nvme};
   TakeUnopened(config, before, drives);
   TERRACE_RETURN_IF_ERROR(CheckNamedOnce(drives->nvme.paths, why));
-  for (const auto& [path, mount] : before) drives->away.insert(path);
   for (const std::string& path : drives->nvme.paths) {
     const std::string now = MountPointOf(path);
     const auto kept = before.find(path);
-    if (kept == before.end()) drives->newcomers.insert(path);
     const bool is_lost = kept != before.end() && IsMountLost(kept->second, now);
     drives->lost_mounts.push_back(is_lost ? kept->second : "");
-    if (!is_lost) drives->away.erase(path);
     if (!is_lost) mounts[path] = now;
     if (config.nvme.require_mount == RequireMount::kOn && (is_lost || now == "/")) {
       *why = "nvme.paths: " + path + " lies on the file system of " + now +

@@ -5,7 +5,6 @@
 // THREADING: at the start; blocks.
 #pragma once
 
-#include <set>
 #include <string>
 #include <vector>
 
@@ -19,8 +18,6 @@ struct KnownDrives {
   NvmeConfig nvme;                       // with those of its paths that serve
   std::vector<std::string> lost_mounts;  // of each of them the mount that is missing, or ""
   std::vector<DriveTrouble> not_opened;  // have served before, and cannot be opened
-  std::set<std::string> away;            // paths of drives that have served before, and do not now
-  std::set<std::string> newcomers;       // paths that serve for the first time
 };
 
 // Remembers, below `state_dir`, where the paths lie. A path that never served is left for whoever

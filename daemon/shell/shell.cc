@@ -172,7 +172,7 @@ Status Shell::Start(std::string* why) {
   TERRACE_RETURN_IF_ERROR(state.state_dir_lock.Take(state.config, why));
   TERRACE_RETURN_IF_ERROR(FindDrives(state.config, &state.drives, why));
   state.missed_erasures = OpenMissedErasures(
-      state.config, state.drives, [&state](uint32_t i) { state.PostGroupFilesChanged(i); });
+      state.config, state.state_dir_lock, [&state](uint32_t i) { state.PostGroupFilesChanged(i); });
   TERRACE_RETURN_IF_ERROR(state.CreateArenas(why));
   TERRACE_RETURN_IF_ERROR(state.OpenNvme(why));
   TERRACE_RETURN_IF_ERROR(state.OpenKvEvents(why));

@@ -33,7 +33,8 @@ class DaemonDrives : public testing::TestWithParam<bool> {  // encrypted
   std::string Drive(const std::string& name) const { return daemon_.directory() + "/" + name; }
   // On these drives; none: without [nvme].
   void Start(const std::vector<std::string>& names) {
-    std::string config = "[daemon]\nstate_dir = \"" + daemon_.directory() +
+    std::string config = "[daemon]\nstate_dir = \"" +
+                         (state_dir_.empty() ? daemon_.directory() : state_dir_) +
                          "\"\ndram_bytes = \"16MiB\"\nsegment_bytes = \"2MiB\"\n";
     std::string paths;
     for (const std::string& name : names)
@@ -84,16 +85,18 @@ class DaemonDrives : public testing::TestWithParam<bool> {  // encrypted
     }
     return hits;
   }
+  // At once: a drive syncs a slab twice a second.
   void Erase(uint64_t first, uint64_t end) {
-    for (uint64_t prompt = first; prompt < end; ++prompt) {
-      ASSERT_TRUE(client_->Evict(group_, Keys(1, prompt), {}).ok()) << client_->last_error();
-    }
+    std::vector<BlockKey> keys;
+    for (uint64_t prompt = first; prompt < end; ++prompt) keys.push_back(Keys(1, prompt)[0]);
+    ASSERT_TRUE(client_->Evict(group_, keys, {}).ok()) << client_->last_error();
   }
   nlohmann::json Stats() { return nlohmann::json::parse(client_->Stats(kLongUs).value()); }
   uint32_t BlocksOnDrives() { return Stats()["lower_tiers"][0]["block_count"]; }
 
   DaemonProcess daemon_;
   std::string keys_file_;
+  std::string state_dir_;  // none: the daemon's directory
   std::unique_ptr<Client> client_;
   GroupRef group_;
 };
@@ -117,6 +120,75 @@ TEST_P(DaemonDrives, OneThatComesBackUnderAnotherPathBringsNothingBack) {
   Start({"b", "c"});
   EXPECT_EQ(Hits(), kBlocks) << "it has served since";
   End(SIGTERM);
+}
+
+// Each path leads to a drive that has served, of which one missed an erasure.
+TEST_P(DaemonDrives, OneThatComesBackAtTheOthersPathBringsNothingBack) {
+  Start({"a", "b"});
+  StoreAll();
+  End(SIGTERM);
+  fs::rename(Drive("b"), Drive("away"));
+  Start({"a"});
+  Erase(0, kBlocks);
+  End(SIGTERM);
+  fs::rename(Drive("a"), Drive("b"));
+  fs::rename(Drive("away"), Drive("a"));
+  Start({"a", "b"});
+  EXPECT_EQ(Hits(), 0u);
+  StoreAll();
+  End(SIGTERM);
+  fs::rename(Drive("a"), Drive("c"));
+  Start({"b", "c"});
+  EXPECT_EQ(Hits(), kBlocks) << "nothing was erased since";
+}
+
+TEST_P(DaemonDrives, ADirectoryThatWasSetAsideBringsNothingBack) {
+  Start({"a"});
+  StoreAll();
+  End(SIGTERM);
+  fs::rename(Drive("a") + "/d", Drive("aside"));
+  Start({"a"});
+  Erase(0, 1);
+  End(SIGTERM);
+  fs::remove_all(Drive("a") + "/d");
+  fs::rename(Drive("aside"), Drive("a") + "/d");
+  Start({"a"});
+  EXPECT_EQ(Hits(), 0u);
+  EXPECT_THAT(daemon_.Errors(), HasSubstr("a drive is back, and begins empty"));
+}
+
+// Nobody could write down that there was a drive, as on a file system that is full.
+TEST_P(DaemonDrives, OneThatNobodyKnewOfBringsNothingBack) {
+  state_dir_ = daemon_.directory() + "/state";
+  fs::create_directory(state_dir_);
+  for (const char* const name : {"nvme-mounts.new", "d.missed-erasures.new"}) {
+    fs::create_directories(state_dir_ + "/" + name + "/in the way");
+  }
+  Start({"a", "b"});
+  EXPECT_THAT(daemon_.Errors(), HasSubstr("missed erasures"));
+  StoreAll();
+  End(SIGTERM);
+  EXPECT_FALSE(fs::exists(state_dir_ + "/nvme-mounts"));
+  for (const char* const name : {"nvme-mounts.new", "d.missed-erasures.new"}) {
+    fs::remove_all(state_dir_ + "/" + name);
+  }
+  Start({"b"});
+  Erase(0, kBlocks);
+  End(SIGTERM);
+  Start({"a", "b"});
+  EXPECT_EQ(Hits(), 0u);
+}
+
+TEST_P(DaemonDrives, AnErasureIsAnsweredOnceItIsWrittenWhoIsThere) {
+  state_dir_ = daemon_.directory() + "/state";
+  fs::create_directory(state_dir_);
+  Start({"a"});
+  StoreAll();
+  const std::string in_the_way = state_dir_ + "/d.missed-erasures.new";
+  fs::create_directories(in_the_way + "/not empty");
+  EXPECT_EQ(client_->Evict(group_, Keys(1, 0), {}).status().code(), StatusCode::kBusy);
+  fs::remove_all(in_the_way);
+  Erase(0, 1);
 }
 
 // PROMISE: T14 a drive that is lost, with the files of groups and keys

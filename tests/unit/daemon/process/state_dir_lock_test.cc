@@ -70,14 +70,25 @@ TEST_F(OfStateDir, WhoKeepsSecretsAloneSharesIt) {
 // Its first erasure would say that the other's drives are away.
 TEST_F(OfStateDir, WhoKeepsNothingItselfIsRefusedWhereAnotherDoes) {
   std::string why;
-  for (const char* const name : {"nvme-mounts", "default.missed-erasures", "d-1f.redis-place"}) {
-    StateDirLock first, second;
-    ASSERT_TRUE(first.Take(config_, &why).ok()) << why;
-    std::ofstream(config_.state_dir + "/" + name) << "what it keeps";
+  StateDirLock first, second;
+  ASSERT_TRUE(first.Take(config_, &why).ok()) << why;
+  DaemonConfig in_memory;
+  in_memory.state_dir = config_.state_dir;
+  EXPECT_EQ(second.Take(in_memory, &why).code(), StatusCode::kBusy);
+}
+
+// And has to write down who was not there.
+TEST_F(OfStateDir, ItIsSeenWhetherAnybodyHasKeptMoreThanSecrets) {
+  std::string why;
+  for (const std::string name :
+       {"lock", "nvme-mounts", "default.missed-erasures", "d-1f.redis-place", "default.secret"}) {
     DaemonConfig in_memory;
-    in_memory.state_dir = config_.state_dir;
-    EXPECT_EQ(second.Take(in_memory, &why).code(), StatusCode::kBusy) << name;
-    fs::remove(config_.state_dir + "/" + name);
+    in_memory.state_dir = above_ + "/of " + name;
+    fs::create_directory(in_memory.state_dir);
+    std::ofstream(in_memory.state_dir + "/" + name) << "what it keeps";
+    StateDirLock lock;
+    EXPECT_TRUE(lock.Take(in_memory, &why).ok()) << why;
+    EXPECT_EQ(lock.is_needed(), name != "default.secret") << name;
   }
 }
 

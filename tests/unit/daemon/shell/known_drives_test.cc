@@ -7,7 +7,6 @@
 #include <fstream>
 #include <iterator>
 #include <string>
-#include <utility>
 
 #include "daemon/config/kept_mounts.h"
 
@@ -109,7 +108,6 @@ TEST_F(DriveMounts, ADriveThatServedAndCannotBeOpenedIsDoneWithout) {
   ASSERT_TRUE(Find().ok());
   EXPECT_THAT(drives_.nvme.paths, ElementsAre(nvme_.paths[1]));
   EXPECT_THAT(drives_.lost_mounts, ElementsAre(""));
-  EXPECT_THAT(drives_.away, ElementsAre(nvme_.paths[0]));
   ASSERT_EQ(drives_.not_opened.size(), 1u);
   EXPECT_EQ(drives_.not_opened[0].path, nvme_.paths[0]);
   EXPECT_THAT(drives_.not_opened[0].not_opened, HasSubstr("No such file or directory"));
@@ -125,17 +123,6 @@ TEST_F(DriveMounts, OneDirectoryUnderTwoNamesIsRefused) {
   EXPECT_EQ(Find().code(), StatusCode::kInvalid);
   EXPECT_EQ(why_, "nvme.paths: " + nvme_.paths[0] + " and " + nvme_.paths[1] +
                       " are one directory: name each drive once");
-}
-
-TEST_F(DriveMounts, WhatHasServedAndIsNotConfiguredIsAway) {
-  ASSERT_TRUE(Find().ok());
-  EXPECT_TRUE(drives_.away.empty());
-  const std::string before = std::exchange(nvme_.paths[0], directory_ + "/drive/another");
-  ASSERT_TRUE(Find().ok());
-  EXPECT_THAT(drives_.away, ElementsAre(before));
-  nvme_.paths.clear();
-  ASSERT_TRUE(Find().ok());
-  EXPECT_EQ(drives_.away.size(), 2u) << "without any [nvme]";
 }
 
 }  // namespace
