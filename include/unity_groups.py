@@ -20,6 +20,8 @@ NOISE = re.compile(
     r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'', re.S)
 DECLARED = re.compile(
     r"(?:(?:class|struct|enum)\s+(\w+)|(?<![.:>\w])(\w+)\s*(?=[(={\[;]|:(?!:)))")
+BASES = re.compile(r"(?<![:\w]):(?!:)\s*(?:public|protected|private)\b[^{;]*(?=\{)")
+INITIALIZER = re.compile(r"=(?!=)[^;{]*(?=[;{])")
 SAME_EVERYWHERE = re.compile(r"(?:using|namespace)\s+(\w+)\s*=[^;]*;")  # an alias may be repeated
 DEFINED = re.compile(r"^\s*#\s*define\s+(\w+)", re.M)
 INCLUDED = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
@@ -59,10 +61,11 @@ def names_of(path):
     """{name: what tells it from another of that name}"""
     text = NOISE.sub(" ", pathlib.Path(path).read_text(encoding="utf-8"))
     names = {name: path for name in DEFINED.findall(text)}
-    inside = re.sub(r"^\s*#.*$", "", anonymous_text(text), flags=re.M)
+    inside = BASES.sub("", re.sub(r"^\s*#.*$", "", anonymous_text(text), flags=re.M))
     for alias in SAME_EVERYWHERE.finditer(inside):
         names[alias.group(1)] = alias.group(0)
-    for match in DECLARED.finditer(SAME_EVERYWHERE.sub("", inside)):
+    declared = INITIALIZER.sub("=", SAME_EVERYWHERE.sub("", inside))
+    for match in DECLARED.finditer(declared):
         name = match.group(1) or match.group(2)
         if name not in KEYWORDS and not re.fullmatch(r"[A-Z][A-Z_]+|\d\w*", name):
             names[name] = path
@@ -124,13 +127,18 @@ def self_test():
     """Each source after the first meets it: 0 together, else apart."""
     cases = [
         (0, "namespace a {\nnamespace {\nconstexpr int kOne = 1;\nint Two(int x) { return x; }\n"
-            "struct Three : Base {};\nusing Four = int;\n}\nint Five() { return 5; }\n}\n"),
+            "struct Three : Base {};\nusing Four = int;\n"
+            "class Eight final : public n::Nine, private Ten<int> {};\n}\n"
+            "int Five() { return 5; }\n}\n"),
         (1, "namespace { constexpr char kOne[] = {1}; }"),
         (1, "namespace {\nstd::string Two(double y) {\n  return {};\n}\n}"),
         (1, "namespace { class Three final { int kSix; }; }"),
         (1, "#define kOne 1"),
         (1, "namespace { using Four = long; }"),
         (0, "namespace { using Four = int; }"),
+        (0, "namespace { class Twelve : public n::Nine, private Ten<int> {}; }"),
+        (0, "namespace { constexpr int kEleven = 2 * kOne; }"),
+        (1, "namespace { class Eight : public Nine {}; }"),
         (0, "namespace { void Seven() { int kOne = 1; Two(kOne); } }"),
         (0, "// namespace { constexpr int kOne = 1; }\n"
             "const char* text = \"namespace { int Two(\";"),

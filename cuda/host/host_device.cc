@@ -18,6 +18,7 @@
 #include "cuda/host/paged_host.h"
 #include "cuda/host/stream_queues.h"
 #include "cuda/kernels/codec_host.h"
+#include "src/thread_name.h"
 
 namespace terrace {
 namespace {
@@ -46,7 +47,9 @@ class HostDevice {
  public:
   explicit HostDevice(uint32_t worker_count) {
     try {
-      for (uint32_t i = 0; i < worker_count; ++i) workers_.emplace_back([this] { Work(); });
+      for (uint32_t i = 0; i < worker_count; ++i) {
+        workers_.push_back(StartThread("terrace-device", [this] { Work(); }));
+      }
     } catch (...) {
       Stop();
       throw;

@@ -70,6 +70,14 @@ void TakeFile(const fs::path& path, InstalledUnit* unit, std::string* command) {
   }
 }
 
+// A file of no length says that there is no such unit, whatever drop-ins there are, and so does a
+// link to /dev/null.
+bool IsMasked(const fs::path& file) {
+  std::error_code error;
+  return fs::canonical(file, error) == "/dev/null" ||
+         (fs::is_regular_file(file, error) && fs::file_size(file, error) == 0);
+}
+
 Account AccountOf(const passwd& entry) {
   return {.uid = entry.pw_uid, .gid = entry.pw_gid, .name = entry.pw_name};
 }
@@ -101,9 +109,10 @@ std::optional<InstalledUnit> FindInstalledUnit(const std::string& root) {
   }
   InstalledUnit unit;
   std::string command;
-  if (!main_file.empty()) TakeFile(main_file, &unit, &command);
+  if (main_file.empty() || IsMasked(main_file)) return std::nullopt;
+  TakeFile(main_file, &unit, &command);
   for (const auto& [name, path] : drop_ins) TakeFile(path, &unit, &command);
-  if (main_file.empty() || command.empty()) return std::nullopt;
+  if (command.empty()) return std::nullopt;
   unit.config_path = ConfigOf(command);
   return unit;
 }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "daemon/log/log.h"
+#include "daemon/persist/drive_directory.h"
 #include "daemon/persist/kept_file.h"
 #include "terrace/check.h"
 #include "terrace/units.h"
@@ -70,6 +71,50 @@ std::string FileOf(const DaemonConfig& config, size_t domain_index, const Domain
          RedisSecretName(secret) + std::string(suffix);
 }
 constexpr std::string_view kGenerations = ".redis-generations", kPlace = ".redis-place";
+constexpr size_t kSecretNameBytes = 16;
+
+// "<domain>-<secret>" of each such file.
+template <typename Visit>
+std::error_code ForEachStem(const std::string& state_dir, const Visit& visit) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  for (fs::directory_iterator at(state_dir, error), end; !error && at != end; at.increment(error)) {
+    const fs::path& file = at->path();
+    if (file.extension() == kGenerations || file.extension() == kPlace) visit(file.stem());
+  }
+  return error;
+}
+
+// Other names under which the domain, or one of the same secret that is not there any more, had a
+// server.
+struct OldNames {
+  std::set<std::string> stems;  // of the files
+  bool has_own = false;         // and it has had one by its own
+};
+OldNames OldNamesOf(const DaemonConfig& config, size_t domain_index, const DomainSecret& secret) {
+  const std::string end = '-' + RedisSecretName(secret);
+  OldNames names;
+  (void)ForEachStem(config.state_dir, [&](const std::string& stem) {
+    if (stem.ends_with(end)) names.stems.insert(stem);
+  });
+  names.has_own = names.stems.contains(config.domains[domain_index].name + end);
+  for (const DomainConfig& domain : config.domains) names.stems.erase(domain.name + end);
+  return names;
+}
+
+// What the domain has written down by its own name says it all from now on: were the old one to
+// come back, it would know nothing of this one.
+void ForgetOldNames(const DaemonConfig& config, const OldNames& names) {
+  for (const std::string& stem : names.stems) {
+    for (const std::string_view suffix : {kGenerations, kPlace}) {
+      const std::string path = config.state_dir + "/" + stem + std::string(suffix);
+      if (const Status gone = RemoveSynced(path); !gone.ok()) {
+        Log(LogLevel::kWarn, "a file of a domain that had another name cannot be removed",
+            {{"path", path}, {"why", gone.what()}, {"remedy", "remove it"}});
+      }
+    }
+  }
+}
 
 void LeaveRedis(const DaemonConfig& config, size_t domain_index, const DomainSecret& secret) {
   const std::string path = FileOf(config, domain_index, secret, kPlace);
@@ -225,19 +270,12 @@ std::string RedisSecretName(const DomainSecret& secret) {
 }
 
 std::set<std::string> RedisSecretNamesOf(const DaemonConfig& config, size_t domain_index) {
-  namespace fs = std::filesystem;
-  constexpr size_t kNameBytes = 16;
   const std::string begin = config.domains[domain_index].name + "-";
   std::set<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator at(config.state_dir, error), end; !error && at != end;
-       at.increment(error)) {
-    const fs::path& file = at->path();
-    const std::string stem = file.stem();
-    const bool is_one = file.extension() == kGenerations || file.extension() == kPlace;
-    if (!is_one || stem.size() != begin.size() + kNameBytes || !stem.starts_with(begin)) continue;
+  const std::error_code error = ForEachStem(config.state_dir, [&](const std::string& stem) {
+    if (stem.size() != begin.size() + kSecretNameBytes || !stem.starts_with(begin)) return;
     names.insert(stem.substr(begin.size()));
-  }
+  });
   if (error && error != std::errc::no_such_file_or_directory) {
     Log(LogLevel::kWarn,
         "state_dir cannot be listed: what redis has under another secret is found again with it, "
@@ -263,8 +301,15 @@ Status OpenRedis(const DaemonConfig& config, const std::vector<DomainSecret>& se
       LeaveRedis(config, i, secrets[i]);
       continue;
     }
-    const bool has_missed = missed->missed(i).redis.contains(name);
-    if (has_missed) {
+    const OldNames old = OldNamesOf(config, i, secrets[i]);
+    const bool has_other_name = !old.has_own && !old.stems.empty();
+    const bool has_missed = has_other_name || missed->missed(i).redis.contains(name);
+    if (has_other_name) {
+      Log(LogLevel::kWarn,
+          "a domain has another name, and nothing of before is used on redis: what it owed the "
+          "server is not known by this one",
+          {{"domain", config.domains[i].name}});
+    } else if (has_missed) {
       Log(LogLevel::kWarn,
           "a secret is back, and nothing of before is used on redis: something was erased under "
           "another one",
@@ -281,7 +326,10 @@ Status OpenRedis(const DaemonConfig& config, const std::vector<DomainSecret>& se
                              .post = post,
                              .unix_seconds = unix_seconds});
     TERRACE_RETURN_IF_ERROR(domain->Open(why));
-    if (domain->has_kept_place()) missed->StrikeRedis(i, name);
+    if (domain->has_kept_place()) {
+      missed->StrikeRedis(i, name);
+      ForgetOldNames(config, old);
+    }
     domains->push_back(std::move(domain));
   }
   return Status::Ok();

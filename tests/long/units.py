@@ -240,7 +240,6 @@ def main():
                 check_installation(machine, old)
                 for check in (check_restarts, check_watchdog, check_stop, check_socket_activation,
                               check_drive):
-                    machine.run("systemctl", "reset-failed", "terraced.service")  # 5 starts/min
                     check(machine)
                 check_upgrade(machine, paths)
                 check_purge(machine)

@@ -217,5 +217,27 @@ TEST_F(DaemonErasures, UnderAnotherSecretHoldForWhatTheServerHasUnderTheFormer) 
   ExpectASuccessorServesAll(2 * kBlocks);  // of before, out of reach, and of now
 }
 
+// PROMISE: T03 an erasure that a server is owed, and a domain that is called by another name
+TEST_F(DaemonErasures, ThatAServerIsOwedHoldWhateverTheDomainIsCalled) {
+  StoreAndShare();
+  server_->Pause();
+  EXPECT_EQ(Evict(From(3)), kBlocks - 3);
+  EXPECT_GT(host_->Redis("erasures_owed"), 0u);
+  host_->RenameDomain("other");
+  ASSERT_TRUE(host_->Restart(SIGKILL)) << host_->daemon().Errors();
+  server_->Resume();
+  ExpectAllForgotten();
+  EXPECT_EQ(host_->KeptFiles("default-"), 0u) << "it would not know what is erased from now on";
+  ASSERT_EQ(host_->Store(keys_, 1), kBlocks);
+  ASSERT_TRUE(Eventually([&] { return host_->Redis("stores_under_way") == 0; }));
+  server_->Pause();
+  EXPECT_EQ(Evict(From(3)), kBlocks - 3);
+  host_->RenameDomain("default");
+  ASSERT_TRUE(host_->Restart(SIGKILL)) << host_->daemon().Errors();
+  server_->Resume();
+  ASSERT_TRUE(Eventually([&] { return host_->IsReady(); }));
+  EXPECT_EQ(host_->Load(keys_, {}, 2).block_count, 0u);
+}
+
 }  // namespace
 }  // namespace terrace::test

@@ -3,6 +3,9 @@
 #pragma once
 
 #include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -45,6 +48,23 @@ class RedisHost {
             secret + ".state\"\n" + more + table + "[[domain]]\nname = \"default\"\nsocket = \"" +
             daemon_.socket_path() + "\"\nsecret_file = \"" + secret + "\"\n");
     daemon_.Start({"--config", config_});
+  }
+  // A restart takes it.
+  void RenameDomain(const std::string& name) {
+    std::ifstream stream(config_);
+    std::string config{std::istreambuf_iterator<char>(stream), {}};
+    const size_t at = config.find("name = \"") + 8;
+    config.replace(at, config.find('"', at) - at, name);
+    (void)daemon_.WriteFile("t.toml", config);
+  }
+  // In state_dir, whose names begin so.
+  size_t KeptFiles(const std::string& begin) const {
+    namespace fs = std::filesystem;
+    size_t count = 0;
+    for (const auto& entry : fs::directory_iterator(daemon_.directory() + "/secret.state")) {
+      if (entry.path().filename().string().starts_with(begin)) ++count;
+    }
+    return count;
   }
   // One of many, by a hex digit: a restart takes it.
   std::string WriteSecret(char which) {

@@ -29,7 +29,7 @@ using nlohmann::json;
 
 constexpr int kLogTriesMax = 10;  // "busy": a line is just being written
 
-constexpr char kDescription[] =
+constexpr char kDebugDumpDescription[] =
     "Write what a report of a bug needs into one file\n\n"
     "Versions, the configuration in effect, status, slow requests, what operators did, the last\n"
     "lines of the daemon's log, and what `terrace doctor` finds: one JSON document. Ask as an\n"
@@ -71,7 +71,7 @@ json Lines(const std::string& text) {
 class DebugDumpVerb : public Verb {
  public:
   Arguments Declare(Arguments& parent) override {
-    Arguments verb = parent.AddVerb("dump", kDescription);
+    Arguments verb = parent.AddVerb("dump", kDebugDumpDescription);
     verb.AddOption("FILE", path_,
                    "A new file, or - for standard output (default: terrace-dump-TIME.json here)");
     verb.AddOption("--config", config_path_,

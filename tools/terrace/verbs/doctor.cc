@@ -14,7 +14,7 @@
 namespace terrace::tools {
 namespace {
 
-constexpr char kDescription[] =
+constexpr char kDoctorDescription[] =
     "Look for what this host, the configuration or the daemon lacks\n\n"
     "Each row is one check: ok, note (nothing to do), warning (the cache works, and worse than it\n"
     "could) or problem; then what it means and the remedy. Changes nothing. Needs neither a "
@@ -25,7 +25,7 @@ constexpr char kDescription[] =
 class DoctorVerb : public Verb {
  public:
   Arguments Declare(Arguments& parent) override {
-    Arguments verb = parent.AddVerb("doctor", kDescription);
+    Arguments verb = parent.AddVerb("doctor", kDoctorDescription);
     verb.AddOption("--config", config_path_,
                    "The daemon's configuration (default: the running daemon's, else "
                    "/etc/terrace/terraced.toml)")

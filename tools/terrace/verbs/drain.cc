@@ -24,7 +24,7 @@ using protocol::DrainReply;
 using protocol::ServingMode;
 
 constexpr uint32_t kWaitSecondsMax = 86'400;
-constexpr std::chrono::milliseconds kLook(100);
+constexpr std::chrono::milliseconds kDrainLook(100);
 constexpr std::array<std::string_view, 3> kModeNames = {"serving", "draining", "bypassed"};
 
 class DrainVerb : public Verb {
@@ -66,7 +66,7 @@ class DrainVerb : public Verb {
     std::optional<DrainReply> reply = Ask(*link, Action());
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(wait_s_);
     while (reply && IsAwaited(*reply) && std::chrono::steady_clock::now() < until) {
-      std::this_thread::sleep_for(kLook);
+      std::this_thread::sleep_for(kDrainLook);
       reply = Ask(*link, DrainAction::kStatus);
     }
     if (!reply) return kExitFailed;

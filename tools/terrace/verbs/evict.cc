@@ -17,7 +17,7 @@ namespace terrace::tools {
 namespace {
 
 constexpr size_t kKeysPerEvictMax = 4096;
-constexpr char kDescription[] =
+constexpr char kEvictDescription[] =
     "Drop blocks\n\n"
     "By KEY, --group with --all, or --all they leave every tier, Redis too. With --older-than or\n"
     "--tier blocks of the domain, or of --group, leave as far as the filters say: without --tier\n"
@@ -30,7 +30,7 @@ constexpr char kDescription[] =
 class EvictVerb : public Verb {
  public:
   Arguments Declare(Arguments& parent) override {
-    Arguments verb = parent.AddVerb("evict", kDescription);
+    Arguments verb = parent.AddVerb("evict", kEvictDescription);
     const Argument keys = verb.AddOption("KEY", key_texts_, "Blocks to drop (32 hex digits each)");
     verb.AddOption("--group,--space", group_, "With --all or a filter: only blocks of this group")
         .Type("NAME");

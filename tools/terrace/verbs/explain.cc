@@ -34,7 +34,7 @@ const std::string kTerraceHash = "terrace";
 const std::string kVllmHash = "sha256_cbor";
 
 template <size_t bytes>
-std::string TextOf(const char (&text)[bytes]) {
+std::string TextOfField(const char (&text)[bytes]) {
   return std::string(text, std::find(text, text + bytes, '\0'));
 }
 
@@ -266,8 +266,8 @@ class ExplainVerb : public Verb {
     for (size_t i = 0; i < explained.nears.size(); ++i) {
       const ExplainNear& near = explained.nears[i];
       text += fmt::format("group {} differs only in {}: '{}', not '{}'. It holds {} blocks",
-                          TextOf(near.name), TextOf(near.field), TextOf(near.other),
-                          TextOf(near.asked), FormatCount(near.block_count));
+                          TextOfField(near.name), TextOfField(near.field), TextOfField(near.other),
+                          TextOfField(near.asked), FormatCount(near.block_count));
       if (near_counts_[i])
         text += fmt::format(", {} of this prompt", FormatCount(*near_counts_[i]));
       text += "\n";
@@ -298,10 +298,10 @@ class ExplainVerb : public Verb {
     for (size_t i = 0; i < explained.nears.size(); ++i) {
       const ExplainNear& near = explained.nears[i];
       document["near"].push_back(
-          {{"group", TextOf(near.name)},
-           {"field", TextOf(near.field)},
-           {"asked", TextOf(near.asked)},
-           {"other", TextOf(near.other)},
+          {{"group", TextOfField(near.name)},
+           {"field", TextOfField(near.field)},
+           {"asked", TextOfField(near.asked)},
+           {"other", TextOfField(near.other)},
            {"block_count", near.block_count},
            {"prompt_block_count", near_counts_[i] ? json(*near_counts_[i]) : json()}});
     }

@@ -22,7 +22,7 @@ namespace terrace::tools {
 namespace {
 
 constexpr char kConfigPath[] = "/etc/terrace/terraced.toml";
-constexpr char kDescription[] =
+constexpr char kFsckDescription[] =
     "Check what lies on a daemon's NVMe paths\n\n"
     "Compares header tables, groups and catalog; --verify also reads every block and checks it\n"
     "against its checksums. Without --repair nothing is changed. Run it with the daemon stopped, "
@@ -123,7 +123,7 @@ nlohmann::json DocumentOf(const std::string& domain, const FsckReport& report) {
 class FsckVerb : public Verb {
  public:
   Arguments Declare(Arguments& parent) override {
-    Arguments verb = parent.AddVerb("fsck", kDescription);
+    Arguments verb = parent.AddVerb("fsck", kFsckDescription);
     const Argument config =
         verb.AddOption("--config", config_path_,
                        fmt::format("The daemon's configuration (default {})", kConfigPath))

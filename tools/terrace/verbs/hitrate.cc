@@ -47,7 +47,7 @@ uint64_t SavedUs(const HitRateCounts& counts, uint64_t hit) {
                                           static_cast<double>(hit) / static_cast<double>(all));
 }
 
-json ToJson(const HitRateCounts& counts) {
+json JsonOfHits(const HitRateCounts& counts) {
   const uint64_t hit_count = HitCount(counts);
   json document = {{"requests", counts.requests},
                    {"blocks_asked", counts.blocks_asked},
@@ -142,7 +142,7 @@ class HitRateVerb : public Verb {
       json entry = {{"group", row.group.is_zero() ? json() : json(NameOf(row))},
                     {"group_id", row.group.is_zero() ? json() : json(ToHex(row.group))}};
       for (size_t w = 0; w < kWindowNames.size(); ++w) {
-        entry["windows"][std::string(kWindowNames[w])] = ToJson(row.windows[w]);
+        entry["windows"][std::string(kWindowNames[w])] = JsonOfHits(row.windows[w]);
       }
       document["rows"].push_back(std::move(entry));
     }

@@ -86,7 +86,7 @@ size_t ReadAll(int fd, std::span<std::byte> bytes, int* error) {
   return done;
 }
 
-void Progress(std::string_view done, uint64_t block_count, uint64_t byte_count) {
+void TellProgress(std::string_view done, uint64_t block_count, uint64_t byte_count) {
   if (isatty(STDERR_FILENO) == 0) return;
   fmt::print(stderr, "\rterrace: {} {} blocks, {}", done, FormatCount(block_count),
              FormatBytes(byte_count));
@@ -183,7 +183,7 @@ class ExportVerb : public Verb {
       return WriteAll(out.fd(), bytes);
     });
     HotExport exporting(*opener_, writer, choice, [&writer] {
-      Progress("exported", writer.written().block_count, writer.written().payload_bytes);
+      TellProgress("exported", writer.written().block_count, writer.written().payload_bytes);
     });
     HotFileHeader header{.created_unix_s = static_cast<uint64_t>(std::time(nullptr)),
                          .bytes_asked = bytes_max,
@@ -259,7 +259,7 @@ class ImportVerb : public Verb {
     }
     HotImport* running = nullptr;
     HotImport importing(*opener, reader, static_cast<uint64_t>(std::time(nullptr)), [&running] {
-      Progress("imported", running->counts().stored, running->counts().stored_bytes);
+      TellProgress("imported", running->counts().stored, running->counts().stored_bytes);
     });
     running = &importing;
     using Outcome = HotImport::Outcome;

@@ -20,7 +20,7 @@ namespace {
 using nlohmann::json;
 using protocol::OperatorLogEntry;
 
-constexpr char kDescription[] =
+constexpr char kLogDescription[] =
     "What operators did to this domain of late, latest first\n\n"
     "Evictions, resets, named pins, drains, changes of the configuration, recordings and repairs\n"
     "since the daemon's start, the last 256, from its memory; its log (journalctl -u terraced)\n"
@@ -41,7 +41,7 @@ std::string VerbText(protocol::Verb verb) {
 class LogVerb : public Verb {
  public:
   Arguments Declare(Arguments& parent) override {
-    Arguments verb = parent.AddVerb("log", kDescription);
+    Arguments verb = parent.AddVerb("log", kLogDescription);
     verb.AddOption("--limit", limit_, "At most so many")
         .Type("N")
         .ShowDefault()

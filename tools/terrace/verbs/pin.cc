@@ -33,7 +33,7 @@ constexpr char kPinDescription[] =
     "then\n"
     "holds for all of them.";
 
-json ToJson(const NamedPinEntry& entry) {
+json JsonOfPin(const NamedPinEntry& entry) {
   json document = {{"name", TextOf(entry.name)},
                    {"block_count", entry.block_count},
                    {"byte_count", entry.byte_count},
@@ -169,7 +169,7 @@ class PinVerb : public Verb {
 
   void Report(const NamedPinEntry& pin, const protocol::NamedPinReply& total) const {
     if (is_json_) {
-      json document = ToJson(pin);
+      json document = JsonOfPin(pin);
       document["missing_count"] = total.missing_count;
       document["left_out_count"] = total.left_out_count;
       return PrintJson(document);
@@ -212,7 +212,7 @@ class UnpinVerb : public Verb {
     const auto answer = AskNamedPin(*link, request, {});
     if (!answer || answer->entries.empty()) return kExitFailed;
     const NamedPinEntry& was = answer->entries.front();
-    is_json_ ? PrintJson(ToJson(was))
+    is_json_ ? PrintJson(JsonOfPin(was))
              : PrintText(fmt::format("pin {} has ended; it kept {}\n", name_, Kept(was)));
     return kExitOk;
   }
@@ -239,7 +239,7 @@ class PinsVerb : public Verb {
     if (!answer) return kExitFailed;
     if (is_json_) {
       json pins = json::array();
-      for (const NamedPinEntry& entry : answer->entries) pins.push_back(ToJson(entry));
+      for (const NamedPinEntry& entry : answer->entries) pins.push_back(JsonOfPin(entry));
       PrintJson({{"pins", pins}});
       return kExitOk;
     }

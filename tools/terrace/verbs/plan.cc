@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "terrace/error.h"
+#include "terrace/units.h"
 #include "tools/replay/dense_trace.h"
 #include "tools/replay/lru_curve.h"
 #include "tools/replay/optimum.h"
@@ -24,7 +25,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr uint64_t kGiB = uint64_t{1} << 30;
 constexpr uint64_t kContextTokensMax = uint64_t{1} << 32;
 constexpr uint64_t kContextTokensOtherwise = 32768;  // where neither model nor person say
 constexpr uint64_t kRequestsMax = 100'000'000;

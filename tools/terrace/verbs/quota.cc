@@ -24,7 +24,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr char kDescription[] =
+constexpr char kQuotaDescription[] =
     "What each domain has of each tier, and may have; changes it\n\n"
     "HELD counts against guarantee and limit: memory in segments, drives in slab files, of a\n"
     "Redis server what this host gave it within redis.ttl_s. USED is what of that holds blocks.\n"
@@ -35,18 +35,18 @@ constexpr std::array<std::string_view, 7> kQuotaKeys = {
     "redis_max_bytes",       "borrow_priority",       "ttl_default_s"};
 constexpr size_t kNameShownMax = 20;  // so that lines have 80 columns
 
-std::string Shown(const json& tier, const char* name) {
+std::string ShownBytes(const json& tier, const char* name) {
   const auto found = tier.find(name);
   if (found == tier.end() || !found->is_number_unsigned()) return "-";
   return FormatBytes(found->get<uint64_t>());
 }
 
-uint64_t CountOf(const json& object, const char* name) {
+uint64_t NumberOf(const json& object, const char* name) {
   const auto found = object.find(name);
   return found != object.end() && found->is_number_unsigned() ? found->get<uint64_t>() : 0;
 }
 
-std::string TextOf(const json& object, const char* name) {
+std::string StringOf(const json& object, const char* name) {
   const auto found = object.find(name);
   return found != object.end() && found->is_string() ? found->get<std::string>() : "?";
 }
@@ -61,36 +61,37 @@ std::string ShownName(const std::string& name) {
 }
 
 std::string OrDash(const json& tier, const char* name) {
-  return CountOf(tier, name) == 0 ? "-" : Shown(tier, name);
+  return NumberOf(tier, name) == 0 ? "-" : ShownBytes(tier, name);
 }
 
 // Who waits for room, and who makes it; priorities and times to live where they are set.
 std::string NotesOn(const json& domain) {
-  const std::string name = TextOf(domain, "name");
+  const std::string name = StringOf(domain, "name");
   std::string notes;
   for (const json& tier : ArrayOf(domain, "tiers")) {
-    const std::string of = TextOf(tier, "tier");
-    const uint64_t asked_bytes = CountOf(tier, "asked_bytes");
+    const std::string of = StringOf(tier, "tier");
+    const uint64_t asked_bytes = NumberOf(tier, "asked_bytes");
     const bool is_own =
-        CountOf(tier, "held_bytes") + asked_bytes <= CountOf(tier, "guaranteed_bytes");
+        NumberOf(tier, "held_bytes") + asked_bytes <= NumberOf(tier, "guaranteed_bytes");
     if (asked_bytes > 0 && is_own) {
-      notes += fmt::format("{} waits for {} of {}.\n", name, Shown(tier, "asked_bytes"), of);
+      notes += fmt::format("{} waits for {} of {}.\n", name, ShownBytes(tier, "asked_bytes"), of);
     }
-    if (CountOf(tier, "above_bytes") > 0) {
+    if (NumberOf(tier, "above_bytes") > 0) {
+      notes += fmt::format("{} has {} of {} above its limit.\n", name,
+                           ShownBytes(tier, "above_bytes"), of);
+    }
+    if (NumberOf(tier, "leaving_bytes") > 0) {
       notes +=
-          fmt::format("{} has {} of {} above its limit.\n", name, Shown(tier, "above_bytes"), of);
-    }
-    if (CountOf(tier, "leaving_bytes") > 0) {
-      notes += fmt::format("{} gives back {} of {}.\n", name, Shown(tier, "leaving_bytes"), of);
+          fmt::format("{} gives back {} of {}.\n", name, ShownBytes(tier, "leaving_bytes"), of);
     }
   }
-  notes += fmt::format("{}: borrow_priority {}", name, CountOf(domain, "borrow_priority"));
-  const uint64_t ttl_s = CountOf(domain, "ttl_default_s");
+  notes += fmt::format("{}: borrow_priority {}", name, NumberOf(domain, "borrow_priority"));
+  const uint64_t ttl_s = NumberOf(domain, "ttl_default_s");
   if (ttl_s > 0) notes += fmt::format(", blocks live {}", FormatMilliseconds(ttl_s * 1000));
   return notes + "\n";
 }
 
-std::string Render(const json& document) {
+std::string RenderQuotas(const json& document) {
   using enum TextTable::Align;
   TextTable table({{"DOMAIN", kLeft},
                    {"TIER", kLeft},
@@ -102,12 +103,12 @@ std::string Render(const json& document) {
   std::string notes;
   std::string example = "NAME";
   for (const json& domain : ArrayOf(document, "domains")) {
-    example = TextOf(domain, "name");
+    example = StringOf(domain, "name");
     std::string name = ShownName(example);
     for (const json& tier : ArrayOf(domain, "tiers")) {
-      table.AddRow({std::exchange(name, ""), TextOf(tier, "tier"), Shown(tier, "used_bytes"),
-                    Shown(tier, "held_bytes"), OrDash(tier, "guaranteed_bytes"),
-                    Shown(tier, "max_bytes"), OrDash(tier, "borrowed_bytes")});
+      table.AddRow({std::exchange(name, ""), StringOf(tier, "tier"), ShownBytes(tier, "used_bytes"),
+                    ShownBytes(tier, "held_bytes"), OrDash(tier, "guaranteed_bytes"),
+                    ShownBytes(tier, "max_bytes"), OrDash(tier, "borrowed_bytes")});
     }
     notes += NotesOn(domain);
   }
@@ -123,7 +124,7 @@ std::string Render(const json& document) {
 class QuotaVerb : public Verb {
  public:
   Arguments Declare(Arguments& parent) override {
-    Arguments verb = parent.AddVerb("quota", kDescription);
+    Arguments verb = parent.AddVerb("quota", kQuotaDescription);
     verb.AddOption("DOMAIN", domain_, "This one alone");
     verb.AddOption("KEY=VALUE", changes_,
                    "Changes it, until the next reload or restart: nvme_max_bytes=80GiB");
@@ -153,7 +154,7 @@ class QuotaVerb : public Verb {
     if (is_json_) {
       PrintJson(*document);
     } else {
-      PrintText(Render(*document));
+      PrintText(RenderQuotas(*document));
     }
     return kExitOk;
   }
@@ -163,11 +164,11 @@ class QuotaVerb : public Verb {
   bool KeepOne(json& document) const {
     std::string names;
     for (const json& domain : ArrayOf(document, "domains")) {
-      if (TextOf(domain, "name") == domain_) {
+      if (StringOf(domain, "name") == domain_) {
         document["domains"] = json::array({domain});
         return true;
       }
-      names += (names.empty() ? "" : ", ") + TextOf(domain, "name");
+      names += (names.empty() ? "" : ", ") + StringOf(domain, "name");
     }
     Fail(fmt::format("the daemon has no domain '{}'; there are: {}", domain_, names));
     return false;

@@ -52,8 +52,8 @@ std::string PinText(const ListEntry& entry, const std::vector<std::string>& pins
   return fmt::format(", and pinned by {}", fmt::join(pins, ", "));
 }
 
-std::string Render(const ListEntry& entry, const GroupNames& names,
-                   const std::vector<std::string>& pins) {
+std::string RenderEntry(const ListEntry& entry, const GroupNames& names,
+                        const std::vector<std::string>& pins) {
   const bool is_persisted = (entry.flags & protocol::kQueriedPersisted) != 0;
   std::string text = Line("block", ToHex(entry.key));
   text += Line("group", fmt::format("{} ({})", GroupLabel(entry.group, names), ToHex(entry.group)));
@@ -114,7 +114,7 @@ class ShowVerb : public Verb {
       document["pins"] = pins;
       PrintJson(document);
     } else {
-      PrintText(Render(*entry, names, pins));
+      PrintText(RenderEntry(*entry, names, pins));
     }
     return kExitOk;
   }

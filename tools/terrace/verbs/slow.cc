@@ -20,7 +20,7 @@ namespace {
 using nlohmann::json;
 using protocol::DiagnoseAction;
 
-constexpr char kDescription[] =
+constexpr char kSlowDescription[] =
     "Requests that took long in the daemon, and what they waited for, latest first\n\n"
     "Of this domain, the last 256 that took daemon.slow_request_ms or longer. A request is told\n"
     "by its session and number, which the daemon's log and the client library's errors name,\n"
@@ -66,7 +66,7 @@ std::string RenderRow(const json& row, std::time_t now) {
       StatusCodeName(status));
 }
 
-std::string Render(const json& answer) {
+std::string RenderCalls(const json& answer) {
   const auto limit_ms = answer.at("limit_ms").get<uint64_t>();
   const json& rows = answer.at("requests");
   const std::time_t now = std::time(nullptr);
@@ -86,7 +86,7 @@ std::string Render(const json& answer) {
 class SlowVerb : public Verb {
  public:
   Arguments Declare(Arguments& parent) override {
-    Arguments verb = parent.AddVerb("slow", kDescription);
+    Arguments verb = parent.AddVerb("slow", kSlowDescription);
     verb.AddOption("--limit", limit_, "At most so many")
         .Type("N")
         .ShowDefault()
@@ -112,7 +112,7 @@ class SlowVerb : public Verb {
       return kExitOk;
     }
     try {
-      PrintText(Render(answer));
+      PrintText(RenderCalls(answer));
       return kExitOk;
     } catch (const json::exception&) {
     } catch (const fmt::format_error&) {  // a time that no calendar has

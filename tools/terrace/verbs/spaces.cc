@@ -28,7 +28,7 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kDram = static_cast<size_t>(protocol::TierKind::kDram);
-constexpr uint32_t kRedisBit = 1u << static_cast<uint32_t>(protocol::TierKind::kRedis);
+constexpr uint32_t kSharedBit = 1u << static_cast<uint32_t>(protocol::TierKind::kRedis);
 
 // What a walk over all blocks saw of a group. A block that is in two tiers is counted in both.
 struct GroupUse {
@@ -41,7 +41,7 @@ struct GroupUse {
   void Add(const protocol::ListEntry& entry) {
     ++block_count;
     // Of all copies of this host together, which are alike.
-    const uint32_t here = entry.tier_mask & ~kRedisBit;
+    const uint32_t here = entry.tier_mask & ~kSharedBit;
     const auto copy_count = static_cast<uint64_t>(std::popcount(here));
     for (size_t tier = 0; tier < bytes_by_tier.size(); ++tier) {
       if ((here >> tier & 1) != 0) bytes_by_tier[tier] += entry.byte_count / copy_count;

@@ -23,7 +23,7 @@
 namespace terrace::tools {
 namespace {
 
-constexpr char kDescription[] =
+constexpr char kWarmDescription[] =
     "Bring blocks to DRAM before traffic comes\n\n"
     "FILE, or - for standard input, has a line for each key (32 hex digits), or for each prompt:\n"
     "  {\"group\": \"llama\", \"tokens\": [1, 2, 3]}   keys are derived as its engine does\n"
@@ -34,7 +34,7 @@ constexpr char kDescription[] =
 class WarmVerb : public Verb {
  public:
   Arguments Declare(Arguments& parent) override {
-    Arguments verb = parent.AddVerb("warm", kDescription);
+    Arguments verb = parent.AddVerb("warm", kWarmDescription);
     verb.AddOption("FILE", path_, "The list; - is standard input").Required();
     verb.AddOption("--group,--space", group_, "Of lines that name none").Type("NAME");
     verb.AddOption("--rate", rate_text_, "At most so much a second, such as 1GiB").Type("BYTES");

@@ -38,6 +38,13 @@ TEST_F(InstalledUnitTest, OfNoneNothingIsKnown) {
   std::filesystem::remove(root_ + "/etc/systemd/system/terraced.service");
   Write("/etc/systemd/system/terraced.service.d/left.conf", "[Service]\nExecStart=/t\n");
   EXPECT_FALSE(FindInstalledUnit(root_)) << "a drop-in of a unit that was removed";
+  Write("/lib/systemd/system/terraced.service", kUnit);
+  EXPECT_TRUE(FindInstalledUnit(root_));
+  Write("/etc/systemd/system/terraced.service", "");
+  EXPECT_FALSE(FindInstalledUnit(root_)) << "masked, with a drop-in";
+  std::filesystem::remove(root_ + "/etc/systemd/system/terraced.service");
+  std::filesystem::create_symlink("/dev/null", root_ + "/etc/systemd/system/terraced.service");
+  EXPECT_FALSE(FindInstalledUnit(root_));
 }
 
 TEST_F(InstalledUnitTest, AUnitOfEtcHidesTheOneOfThePackage) {
