@@ -30,11 +30,24 @@ ANSWER_S = 180
 REFUSALS = 21
 REFUSAL_MS_MAX = 100
 # Files of a domain on a drive, and of the daemon's own; anything else would be stranded.
-KNOWN = ("slab", "catalog", "group", "secret", "lock", "sock", "generations", "audit", "key")
+KNOWN = ("slab", "catalog", "group", "secret", "lock", "sock", "generations", "audit", "key",
+         "drive-id")
 
 
 class Failure(Exception):
     """The check cannot go on; its sentence is the verdict."""
+
+
+def is_listened_at(path):
+    """A socket is there before anybody listens at it."""
+    with socket.socket(socket.AF_UNIX) as peer:
+        try:
+            peer.connect(str(path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        except OSError:  # of another kind: ours, which listens as soon as it is there
+            return path.exists()
+    return True
 
 
 def expect(holds, sentence):
@@ -82,7 +95,7 @@ class Host:
 
     def wait_for(self, path, process):
         end = time.monotonic() + ANSWER_S
-        while not path.exists():
+        while not is_listened_at(path):
             if process.poll() is not None or time.monotonic() > end:
                 raise Failure(f"nobody listens at {path}: {self.log.read_text()[-2000:]}")
             time.sleep(0.02)
