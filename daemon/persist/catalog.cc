@@ -442,9 +442,10 @@ bool Catalog::Open(std::string* why) {
 }
 
 // The mark of an unproven catalog still stands: the next Open moves it away.
-void Catalog::Renew() {
+void Catalog::Renew(std::string why) {
   state_->db.reset();
   CatalogDb::Opened opened = CatalogDb::Open(state_->options.db);
+  if (opened.db != nullptr) opened.why = std::move(why) + "; it is now " + opened.set_aside;
   state_->NoteSetAside(opened);
   state_->db = std::move(opened.db);
   state_->why_off = std::move(opened.why);

@@ -81,7 +81,7 @@ class Catalog final : public ExtentCatalog {
   // Blocking. True: every extent is in it, and the table need not be scanned. `*why` otherwise.
   bool Open(std::string* why);
   // After Open: an empty catalog takes its place, because what it holds turned out to be wrong.
-  void Renew();
+  void Renew(std::string why);
   // After Open: there are slabs that it cannot know. It is written all the same, and the next start
   // scans.
   void LeavePartial();

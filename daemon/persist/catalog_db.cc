@@ -192,8 +192,7 @@ struct CleanMark {
   bool is_unreadable = false;
 
   const char* trouble() const {
-    if (word.empty() || is_unreadable) return nullptr;
-    return !is_of_these_files ? kOtherFiles : !is_of_slabs ? kOtherSlabs : nullptr;
+    return word.empty() || is_unreadable || is_of_these_files ? nullptr : kOtherFiles;
   }
 };
 
@@ -479,11 +478,13 @@ CatalogDb::Opened CatalogDb::Open(const Options& options) {
   std::string last;
   const rocksdb::Status found =
       opened.db->state_->db->Get(rocksdb::ReadOptions(), AsSlice(kCleanKey), &last);
-  opened.is_believed = found.ok() && !mark.word.empty() && mark.word == last;
+  const bool is_whole = found.ok() && !mark.word.empty() && mark.word == last;
+  opened.is_believed = is_whole && mark.is_of_slabs;
   if (!opened.is_believed) {
     opened.why = is_new               ? "there was none"
                  : mark.is_unreadable ? kUnreadableMark
                  : mark.word.empty()  ? "it was not closed by a clean stop"
+                 : is_whole           ? kOtherSlabs
                                       : kOtherFiles;
   } else if (!parted.ok()) {
     opened.is_believed = false;

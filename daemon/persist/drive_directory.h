@@ -13,11 +13,12 @@ namespace terrace {
 
 inline constexpr char kDriveIdName[] = "drive-id";
 
-// By which the directory is known wherever its drive is mounted; never 0. kNotFound: it has none
-// yet. kCorrupt: what is there was not written by WriteDriveId. kIo.
-Result<uint64_t> ReadDriveId(const std::string& directory);
+// By which the domain's directory is known wherever its drive is mounted; never 0. kNotFound: it
+// has none yet. kCorrupt: what is there was not written by WriteDriveId, or for another domain.
+// kIo.
+Result<uint64_t> ReadDriveId(const std::string& directory, const std::string& domain_name);
 // Synced. kIo.
-Status WriteDriveId(const std::string& directory, uint64_t id);
+Status WriteDriveId(const std::string& directory, const std::string& domain_name, uint64_t id);
 
 // The directory loses its slabs, and keys of groups that lie there: these are overwritten first.
 // kIo: something is left.

@@ -86,7 +86,7 @@ std::vector<GroupId> GroupsIn(const std::string& directory) {
 
 // In place and no further than it reaches, which a full drive allows.
 Status OverwriteGroupKey(const std::string& path) {
-  const OpenFile file(path, O_WRONLY | O_NOFOLLOW, 0);
+  const OpenFile file(path, O_WRONLY | O_NOFOLLOW | O_NONBLOCK, 0);
   if (file.fd() < 0 && SaysAbsent(errno)) {
     return Status(StatusCode::kNotFound, "there is no such key's file");
   }
@@ -94,6 +94,7 @@ Status OverwriteGroupKey(const std::string& path) {
   if (file.fd() < 0 || fstat(file.fd(), &about) != 0) {
     return FromErrno("cannot open the key's file");
   }
+  if (!S_ISREG(about.st_mode)) return Status(StatusCode::kIo, "the key's file is none", EINVAL);
   const File zeros{};
   const size_t size_bytes = std::min(static_cast<size_t>(about.st_size), kGroupKeyFileBytes);
   const std::span<const std::byte> all(zeros.front().data(), size_bytes);

@@ -95,7 +95,8 @@ MissedErasures::MissedErasures(Options options) : options_(std::move(options)) {
     if (!domain.has_file) continue;
     Result<Missed> missed = content.ok() ? ParseMissed(*content) : content.status();
     if (!missed.ok()) {
-      Tell(domain, missed.status(), "what the drives, Redis and other memory have is given up");
+      Tell(domain.path, missed.status(),
+           "what the drives, Redis and other memory have is given up");
       missed = Missed{.all_drives_but = {Missed::kNobody},
                       .all_memory_but = {Missed::kNobody},
                       .redis = options_.all_redis[i]};
@@ -168,16 +169,19 @@ void MissedErasures::Reckon(Domain* domain) const {
 }
 
 void MissedErasures::Begin() {
-  if (!options_.is_anything_kept) return;
+  const bool has_file = std::ranges::any_of(domains_, &Domain::has_file);
+  if (!options_.is_anything_kept && !has_file) return;
   for (Domain& domain : domains_) {
     Reckon(&domain);
     domain.phase = domain.at_erasure == domain.missed ? Phase::kNoted : Phase::kNone;
     if (domain.missed == domain.before && domain.has_file) continue;
-    const Status kept = Write(domain, Phase::kStartDue);
+    std::string where;
+    const Status kept = Write(domain, Phase::kStartDue, &where);
     if (kept.ok()) continue;
-    Tell(domain, kept,
-         "what begins empty at this start does so at the next one, too, and erasures are answered "
-         "once it is written");
+    Tell(where, kept,
+         "what begins empty at this start does so at the next one, too; erasures are answered once "
+         "it is written, and until then nobody knows that there are blocks here: what a daemon "
+         "without drives, keeper and Redis erases comes back");
     domain.phase = domain.phase == Phase::kNoted ? Phase::kErasureDue : Phase::kStartDue;
   }
   const auto is_noted = [](const Domain& domain) { return domain.phase == Phase::kNoted; };
@@ -188,16 +192,21 @@ void MissedErasures::Begin() {
 // Where no drive is there, all begin empty: nothing that a key in state_dir opens is served again,
 // and who has an old copy of a drive must not find it. Before the file says so: of one who dies in
 // between, the keys are gone.
-Status MissedErasures::Write(const Domain& domain, Phase phase) const {
+Status MissedErasures::Write(const Domain& domain, Phase phase, std::string* where) const {
+  *where = domain.path;
   if (phase == Phase::kStartDue) return WriteKeptFile(domain.path, FormatMissed(domain.missed));
-  if (domain.drives.empty()) TERRACE_RETURN_IF_ERROR(RemoveGroupKeys(domain.key_directory));
+  if (domain.drives.empty()) {
+    const Status removed = RemoveGroupKeys(domain.key_directory);
+    if (!removed.ok()) *where = domain.key_directory;
+    TERRACE_RETURN_IF_ERROR(removed);
+  }
   return WriteKeptFile(domain.path, FormatMissed(domain.at_erasure));
 }
 
-void MissedErasures::Tell(const Domain& domain, const Status& status,
+void MissedErasures::Tell(const std::string& path, const Status& status,
                           const char* consequence) const {
   options_.trouble(
-      domain.path + ": " + status.what() +
+      path + ": " + status.what() +
       (status.detail() == 0 ? "" : std::string(" (") + strerror(status.detail()) + ')') + ": " +
       consequence + "; see that state_dir can be written");
 }
@@ -211,6 +220,7 @@ void MissedErasures::NoteErasure(uint32_t domain_index) {
     Phase& phase = domains_[domain_index].phase;
     if (phase == Phase::kErasureDue || phase == Phase::kNoted) return;
     phase = Phase::kErasureDue;
+    has_news_ = true;
   }
   wake_.notify_one();
 }
@@ -231,17 +241,21 @@ void MissedErasures::Run() {
   std::unique_lock lock(mutex_);
   while (true) {
     wake_.wait(lock, [this] { return is_stopping_ || IsAnyDue(); });
+    has_news_ = false;
     for (uint32_t i = 0; i < domains_.size(); ++i) {
       Domain& domain = domains_[i];
       const Phase due = domain.phase;
       if (due == Phase::kNone || due == Phase::kNoted) continue;
       lock.unlock();
-      const Status kept = Write(domain, due);
+      std::string where;
+      const Status kept = Write(domain, due, &where);
       if (!kept.ok() && due == Phase::kErasureDue && told.insert(i).second) {
-        Tell(domain, kept, "no erasure of the domain is answered until it is written");
+        Tell(where, kept,
+             options_.is_certain ? "no erasure of the domain is answered until it is written"
+                                 : "memory that systemd kept of before may bring it back");
       }
       lock.lock();
-      if (!kept.ok()) continue;
+      if (!kept.ok() && (due == Phase::kStartDue || options_.is_certain)) continue;
       told.erase(i);
       if (domain.phase != due) continue;  // the first erasure came meanwhile
       domain.phase = due == Phase::kStartDue ? Phase::kNone : Phase::kNoted;
@@ -251,7 +265,7 @@ void MissedErasures::Run() {
       lock.lock();
     }
     if (is_stopping_) return;
-    if (IsAnyDue()) wake_.wait_for(lock, kTriedAgain, [this] { return is_stopping_; });
+    if (IsAnyDue()) wake_.wait_for(lock, kTriedAgain, [this] { return is_stopping_ || has_news_; });
   }
 }
 

@@ -62,8 +62,10 @@ class MissedErasures final : public AbsentPlaces {
     // By domain index: that a file which cannot be believed might name.
     std::vector<std::set<std::string>> all_redis;
     // Blocks may outlive this daemon, or have outlived another one: where nobody keeps anything,
-    // nothing is written.
+    // and there is no file, nothing is written. Not certain: where it cannot be, erasures are
+    // answered all the same.
     bool is_anything_kept = true;
+    bool is_certain = true;
     std::function<void(uint32_t domain_index)> noted;          // on the writing thread
     std::function<void(const std::string& sentence)> trouble;  // any thread
   };
@@ -115,17 +117,19 @@ class MissedErasures final : public AbsentPlaces {
   };
 
   void Reckon(Domain* domain) const;
-  Status Write(const Domain& domain, Phase phase) const;
+  // Not kOk: `*where` is the path.
+  Status Write(const Domain& domain, Phase phase, std::string* where) const;
   void Run();
   bool IsAnyDue() const;
-  void Tell(const Domain& domain, const Status& status, const char* consequence) const;
+  void Tell(const std::string& path, const Status& status, const char* consequence) const;
 
   const Options options_;
   std::vector<Domain> domains_;
   mutable std::mutex mutex_;  // of the phases, from Begin on
   std::condition_variable wake_;
   bool is_stopping_ = false;
-  std::thread thread_;  // if anything may be absent
+  bool has_news_ = false;  // an erasure that the thread has not seen
+  std::thread thread_;     // if anything may be absent
 };
 
 }  // namespace terrace

@@ -84,7 +84,8 @@ Result<uint32_t> SlabIndexOf(const std::string& file_name) {
   return index;
 }
 
-std::vector<SlabFile> ListSlabFiles(const std::string& directory, const DomainSecret& secret) {
+std::vector<SlabFile> ListSlabFiles(const std::string& directory, const DomainSecret& secret,
+                                    Status* status) {
   std::vector<SlabFile> files;
   std::error_code error;
   for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error)) {
@@ -95,6 +96,9 @@ std::vector<SlabFile> ListSlabFiles(const std::string& directory, const DomainSe
     file.index = *index;
     ReadSuperblock(secret, &file);
     files.push_back(std::move(file));
+  }
+  if (status != nullptr && error && error != std::errc::no_such_file_or_directory) {
+    *status = Status(StatusCode::kIo, "the directory cannot be listed", error.value());
   }
   std::ranges::sort(files, {}, &SlabFile::index);
   return files;

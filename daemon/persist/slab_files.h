@@ -29,7 +29,9 @@ struct SlabFile {
 // The number in slab-<number>.terrace; kInvalid for any other name.
 Result<uint32_t> SlabIndexOf(const std::string& file_name);
 // The slab files of a directory, in order of their numbers. None where there is no directory.
-std::vector<SlabFile> ListSlabFiles(const std::string& directory, const DomainSecret& secret);
+// `*status`: kIo where it cannot be listed to its end.
+std::vector<SlabFile> ListSlabFiles(const std::string& directory, const DomainSecret& secret,
+                                    Status* status = nullptr);
 
 class SlabReader {
  public:

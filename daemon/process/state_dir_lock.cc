@@ -22,7 +22,7 @@ constexpr const char* kLockName = "lock";
 
 // What drives, servers and memory mean to whoever starts here, be it that he does without them. The
 // lock alone says that somebody has kept something: a file of no length finds room on a drive that
-// is full.
+// is full. Of a directory that cannot be listed nobody can say that there is nothing.
 bool HasKeptFiles(const std::string& directory) {
   std::error_code error;
   for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error)) {
@@ -32,21 +32,24 @@ bool HasKeptFiles(const std::string& directory) {
       return true;
     }
   }
-  return false;
+  return error && error != std::errc::no_such_file_or_directory;
 }
 
-// Under systemd memory may be kept without a keeper.
-bool KeepsMoreThanSecrets(const DaemonConfig& config) {
-  return config.nvme.is_on() || config.redis.is_on() || config.kv_events.is_on() ||
-         !config.keeper_socket.empty() || std::getenv("NOTIFY_SOCKET") != nullptr ||
-         HasKeptFiles(config.state_dir);
+StateDirLock::Blocks BlocksOf(const DaemonConfig& config) {
+  if (config.nvme.is_on() || config.redis.is_on() || !config.keeper_socket.empty() ||
+      HasKeptFiles(config.state_dir)) {
+    return StateDirLock::Blocks::kSomewhere;
+  }
+  // Under systemd memory may be kept without a keeper.
+  return std::getenv("NOTIFY_SOCKET") != nullptr ? StateDirLock::Blocks::kPerhaps
+                                                 : StateDirLock::Blocks::kNowhere;
 }
 
 }  // namespace
 
 Status StateDirLock::Take(const DaemonConfig& config, std::string* why) {
-  is_needed_ = KeepsMoreThanSecrets(config);
-  if (!is_needed_) return Status::Ok();
+  blocks_ = BlocksOf(config);
+  if (blocks_ == Blocks::kNowhere && !config.kv_events.is_on()) return Status::Ok();
   std::error_code made;  // what it comes to shows below
   if (fs::create_directories(config.state_dir, made)) {
     fs::permissions(config.state_dir, fs::perms::owner_all, made);

@@ -4,6 +4,7 @@
 // THREADING: at the start; blocks.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -20,11 +21,13 @@ class StateDirLock {
   // process has it. Where no lock is to be had, the log says so: nothing can be written there
   // either.
   Status Take(const DaemonConfig& config, std::string* why);
-  // More than secrets is kept there, or has been, by whomever. After Take.
-  bool is_needed() const { return is_needed_; }
+  // Whether blocks may lie anywhere beside this process, its own or those of whoever was there
+  // before. After Take.
+  enum class Blocks : uint8_t { kNowhere, kPerhaps, kSomewhere };
+  Blocks blocks() const { return blocks_; }
 
  private:
-  bool is_needed_ = false;
+  Blocks blocks_ = Blocks::kNowhere;
   std::optional<OpenFile> file_;
 };
 

@@ -37,7 +37,8 @@ std::unique_ptr<MissedErasures> OpenMissedErasures(const DaemonConfig& config,
                                                    const StateDirLock& lock,
                                                    std::function<void(uint32_t)> noted) {
   MissedErasures::Options options;
-  options.is_anything_kept = lock.is_needed();
+  options.is_anything_kept = lock.blocks() != StateDirLock::Blocks::kNowhere;
+  options.is_certain = lock.blocks() == StateDirLock::Blocks::kSomewhere;
   for (size_t i = 0; i < config.domains.size(); ++i) {
     options.paths.push_back(config.state_dir + "/" + config.domains[i].name +
                             std::string(kMissedErasuresSuffix));

@@ -96,6 +96,9 @@ std::string DomainNvme::groups_directory(size_t path) const {
 
 Status DomainNvme::Open(const MissedErasures& missed, std::string* why) {
   for (size_t i = 0; i < options_.nvme.paths.size(); ++i) {
+    ids_found_.push_back(ReadDriveId(DirectoryOn(i), options_.domain_name));
+  }
+  for (size_t i = 0; i < options_.nvme.paths.size(); ++i) {
     TERRACE_RETURN_IF_ERROR(MakeDirectory(options_.nvme.paths[i], why));
     Result<std::unique_ptr<Disk>> disk = OpenDisk({.directory = DirectoryOn(i),
                                                    .post = options_.post,
@@ -143,40 +146,60 @@ Status DomainNvme::Open(const MissedErasures& missed, std::string* why) {
 // Whose the directory is, wherever it lay before, and what of it missed an erasure. REQUIRES: the
 // disk is open, and so nobody else's.
 Status DomainNvme::Identify(size_t path, const MissedErasures& missed, std::string* why) {
-  const std::string directory = DirectoryOn(path);
-  const Result<uint64_t> known = ReadDriveId(directory);
-  uint64_t id = known.ok() ? *known : Missed::kNobody;
-  if (!missed.MayServe(options_.domain_index, id)) {
-    TERRACE_RETURN_IF_ERROR(Empty(path, known.ok(), why));
+  const Result<uint64_t>& found = ids_found_[path];
+  drive_ids_.push_back(found.ok() ? *found : Missed::kNobody);
+  const uint64_t id = drive_ids_.back();
+  // Of a copy and its original nobody can tell which of them was there.
+  const bool is_twin = id != Missed::kNobody &&
+                       std::ranges::count_if(ids_found_, [id](const Result<uint64_t>& other) {
+                         return other.ok() && *other == id;
+                       }) > 1;
+  const bool is_damaged = found.status().code() == StatusCode::kCorrupt;
+  const bool has_been_erased = !missed.MayServe(options_.domain_index, Missed::kNobody);
+  if (is_damaged) {
+    TERRACE_RETURN_IF_ERROR(Empty(path, "its drive-id is damaged, or another domain's", why));
+  } else if (is_twin && has_been_erased) {
+    TERRACE_RETURN_IF_ERROR(
+        Empty(path, "another path has a copy of it, and something was erased", why));
+  } else if (!missed.MayServe(options_.domain_index, id)) {
+    TERRACE_RETURN_IF_ERROR(Empty(path, "it was not there when something was erased", why));
   }
-  while (id == Missed::kNobody) id = options_.random();
-  const Status written = known.ok() ? Status::Ok() : WriteDriveId(directory, id);
-  if (!written.ok()) {
-    Log(LogLevel::kWarn, "a drive cannot be told from others",
-        {{"domain", options_.domain_name},
-         {"path", directory + "/" + kDriveIdName},
-         {"why", std::string(written.what()) + ": " + std::strerror(written.detail())},
-         {"remedy", "make it writable: else it begins empty at the start after an erasure"}});
-    id = Missed::kNobody;
-  }
-  drive_ids_.push_back(id);
+  if (id == Missed::kNobody || is_twin) NameAnew(path);
   return RemoveOutdated(path, missed.missed(options_.domain_index).slabs, why);
 }
 
-Status DomainNvme::Empty(size_t path, bool is_known, std::string* why) const {
+void DomainNvme::NameAnew(size_t path) {
+  uint64_t& id = drive_ids_[path];
+  do {
+    id = options_.random();
+  } while (id == Missed::kNobody);
+  const std::string directory = DirectoryOn(path);
+  const Status written = WriteDriveId(directory, options_.domain_name, id);
+  if (written.ok()) return;
+  Log(LogLevel::kWarn, "a drive cannot be told from others",
+      {{"domain", options_.domain_name},
+       {"path", directory + "/" + kDriveIdName},
+       {"why", std::string(written.what()) + ": " + std::strerror(written.detail())},
+       {"remedy",
+        "make room for it, or make it writable, and restart: else the drive begins empty at the "
+        "start after an erasure"}});
+  id = Missed::kNobody;
+}
+
+Status DomainNvme::Empty(size_t path, const char* cause, std::string* why) const {
   uint64_t slab_count = 0;
   const Status emptied = EmptyDrive(DirectoryOn(path), &slab_count);
   if (!emptied.ok()) {
-    *why = "nvme.paths: " + DirectoryOn(path) +
-           " has blocks of before something was erased, and cannot be emptied: " + emptied.what() +
-           " (" + std::strerror(emptied.detail()) +
+    *why = "nvme.paths: " + DirectoryOn(path) + " has to begin empty, since " + cause +
+           ", and cannot be emptied: " + emptied.what() + " (" + std::strerror(emptied.detail()) +
            "). Remove its files slab-* and keys/, or take the path out";
     return emptied;
   }
-  if (!is_known && slab_count == 0) return emptied;  // it is new
-  Log(LogLevel::kWarn, "a drive is back, and begins empty: something was erased while it was away",
+  if (slab_count == 0) return emptied;  // it is new
+  Log(LogLevel::kWarn, "a drive is back, and begins empty",
       {{"domain", options_.domain_name},
        {"path", options_.nvme.paths[path]},
+       {"why", cause},
        {"slabs_removed", slab_count}});
   return Status::Ok();
 }
@@ -189,7 +212,8 @@ Status DomainNvme::RemoveOutdated(size_t path, const std::set<std::string>& outd
   const uint64_t id = drive_ids_[path];
   if (outdated.empty()) return Status::Ok();
   std::set<std::string> there;
-  for (const SlabFile& file : ListSlabFiles(directory, options_.secret)) {
+  Status listed;
+  for (const SlabFile& file : ListSlabFiles(directory, options_.secret, &listed)) {
     const std::string name = SlabNameOf(id, std::filesystem::path(file.path).filename());
     if (!outdated.contains(name)) continue;
     there.insert(name);
@@ -204,6 +228,7 @@ Status DomainNvme::RemoveOutdated(size_t path, const std::set<std::string>& outd
     Log(LogLevel::kWarn, "a slab file that was left alone is removed: something was erased since",
         {{"domain", options_.domain_name}, {"path", file.path}});
   }
+  if (!listed.ok()) return Status::Ok();  // as Restore will find, or another start
   for (const std::string& name : outdated) {
     if (!there.contains(name) && name.starts_with(SlabNameOf(id, ""))) slabs_gone_.push_back(name);
   }

@@ -98,7 +98,8 @@ class DomainNvme {
  private:
   std::string DirectoryOn(size_t path) const;
   Status Identify(size_t path, const MissedErasures& missed, std::string* why);
-  Status Empty(size_t path, bool is_known, std::string* why) const;
+  void NameAnew(size_t path);
+  Status Empty(size_t path, const char* cause, std::string* why) const;
   Status RemoveOutdated(size_t path, const std::set<std::string>& outdated, std::string* why);
   void TellMissed(MissedErasures* missed) const;
   void OpenCiphers();
@@ -114,8 +115,9 @@ class DomainNvme {
   std::unique_ptr<CipherPool> cipher_pool_;
   std::vector<std::unique_ptr<CipherDisk>> cipher_disks_;
   std::vector<Disk*> disk_views_;
-  std::vector<uint64_t> drive_ids_;      // by path; Missed::kNobody: it has none
-  std::vector<std::string> slabs_gone_;  // of those that missed an erasure
+  std::vector<Result<uint64_t>> ids_found_;  // by path
+  std::vector<uint64_t> drive_ids_;          // the same, now; Missed::kNobody: it has none
+  std::vector<std::string> slabs_gone_;      // of those that missed an erasure
   uint64_t learned_kept_us_ = 0;
   std::unique_ptr<Catalog> catalog_;
   std::unique_ptr<NvmeTier> tier_;

@@ -85,20 +85,23 @@ std::error_code ForEachStem(const std::string& state_dir, const Visit& visit) {
   return error;
 }
 
-// Other names under which the domain, or one of the same secret that is not there any more, had a
-// server.
+// Who else has had a server under the secret, whose names of blocks have no domain's in them.
 struct OldNames {
-  std::set<std::string> stems;  // of the files
-  bool has_own = false;         // and it has had one by its own
+  std::set<std::string> stems;  // of the files of those that are not there any more
+  bool is_new = false;          // others have files, and the domain has none
 };
-OldNames OldNamesOf(const DaemonConfig& config, size_t domain_index, const DomainSecret& secret) {
-  const std::string end = '-' + RedisSecretName(secret);
+OldNames OldNamesOf(const DaemonConfig& config, const std::vector<DomainSecret>& secrets,
+                    size_t domain_index) {
+  const std::string end = '-' + RedisSecretName(secrets[domain_index]);
   OldNames names;
   (void)ForEachStem(config.state_dir, [&](const std::string& stem) {
     if (stem.ends_with(end)) names.stems.insert(stem);
   });
-  names.has_own = names.stems.contains(config.domains[domain_index].name + end);
-  for (const DomainConfig& domain : config.domains) names.stems.erase(domain.name + end);
+  names.is_new =
+      !names.stems.empty() && !names.stems.contains(config.domains[domain_index].name + end);
+  for (size_t i = 0; i < secrets.size(); ++i) {
+    if (secrets[i] == secrets[domain_index]) names.stems.erase(config.domains[i].name + end);
+  }
   return names;
 }
 
@@ -116,14 +119,16 @@ void ForgetOldNames(const DaemonConfig& config, const OldNames& names) {
   }
 }
 
-void LeaveRedis(const DaemonConfig& config, size_t domain_index, const DomainSecret& secret) {
-  const std::string path = FileOf(config, domain_index, secret, kPlace);
-  const Status left = LeaveRedis(FileOf(config, domain_index, secret, kGenerations), path, secret);
+// The files of such a stem: whoever had a server there is nowhere now.
+void LeaveRedis(const DaemonConfig& config, const std::string& stem, const DomainSecret& secret) {
+  const std::string begin = config.state_dir + "/" + stem;
+  const std::string path = begin + std::string(kPlace);
+  const Status left = LeaveRedis(begin + std::string(kGenerations), path, secret);
   if (left.ok()) return;
   Log(LogLevel::kWarn,
       "redis place cannot be written: what is erased while there is no [redis] may come "
       "back with it; make the file writable, or remove it",
-      {{"domain", config.domains[domain_index].name}, {"path", path}, {"why", left.what()}});
+      {{"path", path}, {"why", left.what()}});
 }
 
 uint64_t DigestOf(const DomainSecret& secret, const std::string& text) {
@@ -297,17 +302,18 @@ Status OpenRedis(const DaemonConfig& config, const std::vector<DomainSecret>& se
     Missed absent{.redis = missed->all_redis(i)};
     absent.redis.erase(name);
     missed->AddAbsent(i, absent);
+    const OldNames old = OldNamesOf(config, secrets, i);
     if (!config.redis.is_on()) {
-      LeaveRedis(config, i, secrets[i]);
+      LeaveRedis(config, config.domains[i].name + '-' + name, secrets[i]);
+      for (const std::string& stem : old.stems) LeaveRedis(config, stem, secrets[i]);
       continue;
     }
-    const OldNames old = OldNamesOf(config, i, secrets[i]);
-    const bool has_other_name = !old.has_own && !old.stems.empty();
-    const bool has_missed = has_other_name || missed->missed(i).redis.contains(name);
-    if (has_other_name) {
+    const bool is_called_otherwise = old.is_new || !old.stems.empty();
+    const bool has_missed = is_called_otherwise || missed->missed(i).redis.contains(name);
+    if (is_called_otherwise) {
       Log(LogLevel::kWarn,
-          "a domain has another name, and nothing of before is used on redis: what it owed the "
-          "server is not known by this one",
+          "a domain of this secret had another name, and nothing of before is used on redis: what "
+          "it owed the server is not known by this one",
           {{"domain", config.domains[i].name}});
     } else if (has_missed) {
       Log(LogLevel::kWarn,

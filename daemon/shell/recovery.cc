@@ -47,7 +47,7 @@ class Recovery {
   std::set<GroupId> left_;        // some of those with blocks and without a file
   GroupId last_group_;
   bool is_last_left_ = false;
-  bool is_unread_ = false;  // the catalog cannot be read now, and may be as it should
+  bool is_disproved_ = false;  // the catalog says what is not so
 };
 
 void Recovery::RestoreGroup(const SpaceGroupSpec& spec) {
@@ -152,8 +152,11 @@ bool Recovery::RestoreFromCatalog() {
     const Record& record = queue[out_count++ % kAheadRecords];
     const Status status = options_.tier->restore().RestoreEntry(record.name.slab, record.name.slot,
                                                                 record.entry, sink);
-    if (!status.ok()) summary_.why = WhyDisproved(record.name, status);
-    return status.ok();
+    if (status.ok()) return true;
+    summary_.why = WhyDisproved(record.name, status);
+    // Of a path that is not there, or a slab that is gone, it is right about all others.
+    is_disproved_ = status.code() != StatusCode::kNotFound;
+    return false;
   };
   const Status status =
       options_.catalog->db()->ForEachExtent([&](SlotName name, std::span<const std::byte> entry) {
@@ -165,7 +168,7 @@ bool Recovery::RestoreFromCatalog() {
         return true;
       });
   if (!status.ok()) summary_.why = status.what();
-  is_unread_ = !status.ok() && status.code() != StatusCode::kCorrupt;
+  is_disproved_ = is_disproved_ || status.code() == StatusCode::kCorrupt;
   while (summary_.why.empty() && out_count < in_count) restore_one();
   return summary_.why.empty();
 }
@@ -207,7 +210,7 @@ Status Recovery::RestoreBlocks() {
     scanned = options_.tier->restore().Scan(Sink(), [this](const BlockKey& key) {
       options_.restoration->PrefetchCopy(options_.domain_index, key);
     });
-    if (is_believed && !is_unread_) options_.catalog->Renew();
+    if (is_disproved_) options_.catalog->Renew(summary_.why);
     if (options_.catalog != nullptr) RewriteCatalog();
   }
   options_.tier->restore().Finish();

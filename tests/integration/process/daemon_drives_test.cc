@@ -43,7 +43,8 @@ class DaemonDrives : public testing::TestWithParam<bool> {  // encrypted
       config +=
           "[nvme]\npaths = [" + paths + "]\ncapacity_bytes = \"48MiB\"\nslab_bytes = \"4MiB\"\n";
     }
-    config += "[[domain]]\nname = \"d\"\nsocket = \"" + daemon_.socket_path() + "\"\n";
+    config +=
+        "[[domain]]\nname = \"" + domain_ + "\"\nsocket = \"" + daemon_.socket_path() + "\"\n";
     if (GetParam()) config += "encryption_keys_file = \"" + keys_file_ + "\"\n";
     daemon_.Start({"--config", daemon_.WriteFile("t.toml", config)});
     ASSERT_TRUE(daemon_.WaitReady()) << daemon_.Errors();
@@ -95,6 +96,7 @@ class DaemonDrives : public testing::TestWithParam<bool> {  // encrypted
   uint32_t BlocksOnDrives() { return Stats()["lower_tiers"][0]["block_count"]; }
 
   DaemonProcess daemon_;
+  std::string domain_ = "d";
   std::string keys_file_;
   std::string state_dir_;  // none: the daemon's directory
   std::unique_ptr<Client> client_;
@@ -155,6 +157,38 @@ TEST_P(DaemonDrives, ADirectoryThatWasSetAsideBringsNothingBack) {
   Start({"a"});
   EXPECT_EQ(Hits(), 0u);
   EXPECT_THAT(daemon_.Errors(), HasSubstr("a drive is back, and begins empty"));
+}
+
+TEST_P(DaemonDrives, ACopyBesideItsOriginalBringsNothingBack) {
+  Start({"a"});
+  StoreAll();
+  End(SIGTERM);
+  fs::copy(Drive("a"), Drive("c"), fs::copy_options::recursive);
+  Start({"a", "c"});
+  EXPECT_EQ(Hits(), kBlocks) << "nothing was erased";
+  End(SIGTERM);
+  fs::remove_all(Drive("c"));
+  fs::copy(Drive("a"), Drive("c"), fs::copy_options::recursive);
+  Start({"a"});
+  Erase(0, kBlocks / 2);
+  End(SIGTERM);
+  Start({"c", "a"});
+  EXPECT_EQ(Hits(0, kBlocks / 2), 0u);
+  EXPECT_THAT(daemon_.Errors(), HasSubstr("another path has a copy of it"));
+}
+
+TEST_P(DaemonDrives, ADomainByAnotherNameBringsNothingBack) {
+  Start({"a", "b"});
+  StoreAll();
+  End(SIGTERM);
+  Start({"b"});
+  Erase(0, kBlocks);
+  End(SIGTERM);
+  domain_ = "e";
+  fs::rename(Drive("d.secret"), Drive("e.secret"));
+  for (const std::string drive : {"a", "b"}) fs::rename(Drive(drive) + "/d", Drive(drive) + "/e");
+  Start({"a", "b"});
+  EXPECT_EQ(Hits(), 0u);
 }
 
 // Nobody could write down that there was a drive, as on a file system that is full.

@@ -239,5 +239,34 @@ TEST_F(DaemonErasures, ThatAServerIsOwedHoldWhateverTheDomainIsCalled) {
   EXPECT_EQ(host_->Load(keys_, {}, 2).block_count, 0u);
 }
 
+// Of two domains of one secret one is away for a while, and with it what it owes.
+TEST_F(DaemonErasures, ThatAServerIsOwedByADomainThatIsAwayHold) {
+  StoreAndShare();
+  server_->Pause();
+  EXPECT_EQ(Evict(From(3)), kBlocks - 3);
+  host_->AddDomain("other");
+  ASSERT_TRUE(host_->Restart(SIGKILL)) << host_->daemon().Errors();
+  host_->RenameDomain("third");  // "default" is away
+  ASSERT_TRUE(host_->Restart(SIGKILL)) << host_->daemon().Errors();
+  EXPECT_EQ(host_->KeptFiles("default-"), 0u);
+  host_->RenameDomain("default");
+  ASSERT_TRUE(host_->Restart(SIGKILL)) << host_->daemon().Errors();
+  server_->Resume();
+  ASSERT_TRUE(Eventually([&] { return host_->IsReady(); }));
+  EXPECT_EQ(host_->Load(keys_).block_count, 0u);
+}
+
+// And a domain that is new, of another secret, has the name.
+TEST_F(DaemonErasures, ThatAServerIsOwedHoldThoughAnotherDomainHasTheName) {
+  StoreAndShare();
+  server_->Pause();
+  EXPECT_EQ(Evict(From(3)), kBlocks - 3);
+  host_->RenameDomain("other");
+  host_->AddDomain("default", /*has_own_secret=*/true);
+  ASSERT_TRUE(host_->Restart(SIGKILL)) << host_->daemon().Errors();
+  server_->Resume();
+  ExpectAllForgotten();
+}
+
 }  // namespace
 }  // namespace terrace::test

@@ -77,7 +77,7 @@ class AuditVerb : public Verb {
 
  private:
   static std::optional<std::string> Render(const json& lines) {
-    if (lines.empty()) return "nobody has erased anything\n";
+    if (lines.empty()) return "nobody has erased anything since this audit began\n";
     try {
       return RenderLines(lines);
     } catch (const json::exception&) {

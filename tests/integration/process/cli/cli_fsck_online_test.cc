@@ -76,6 +76,10 @@ class CliFsckOnlineTest : public CliTest {
     std::string why;
     ASSERT_TRUE(ReadDomainSecretFile(Path("secret"), &secret_, &why).ok()) << why;
     Start();
+    StoreAll();
+    Stop();
+  }
+  void StoreAll() {
     WriteLease lease;
     ASSERT_TRUE(Eventually([&] {
       lease = {};
@@ -85,14 +89,13 @@ class CliFsckOnlineTest : public CliTest {
     for (uint32_t k = 0; k < kBlocks; ++k) ASSERT_TRUE(lease.WritePart(k, 0, 0, Bytes(k)).ok());
     ASSERT_EQ(client_->Commit(lease).value(), kBlocks);
     ASSERT_TRUE(client_->WaitPersisted(group_, keys_).ok()) << client_->last_error();
-    lease = {};
-    Stop();
   }
   void StartDaemon() {
     const std::string config = daemon().WriteFile(
         "t.toml", "[daemon]\ndram_bytes = \"16MiB\"\nsegment_bytes = \"2MiB\"\nstate_dir = \"" +
-                      daemon().directory() + "\"\n[nvme]\npaths = [\"" + Path("nvme") +
-                      "\"]\ncapacity_bytes = \"64MiB\"\nslab_bytes = \"16MiB\"\n"
+                      daemon().directory() + "\"\n[nvme]\npaths = [\"" + Path("nvme") + "\"" +
+                      other_path_ +
+                      "]\ncapacity_bytes = \"64MiB\"\nslab_bytes = \"16MiB\"\n"
                       "scrub_bytes_per_second = 0\nread_ahead_blocks = 0\n"
                       "[[domain]]\nname = \"chat\"\nsocket = \"" +
                       socket_path() + "\"\nsecret_file = \"" + Path("secret") + "\"\n");
@@ -181,6 +184,7 @@ class CliFsckOnlineTest : public CliTest {
   }
 
   DomainSecret secret_{};
+  std::string other_path_;  // beside the first, as the configuration has it
   std::unique_ptr<Client> client_;
   GroupRef group_;
   std::vector<BlockKey> keys_;
@@ -338,6 +342,24 @@ TEST_F(CliFsckOnlineTest, AuditTellsWhoErasedWhatAfterARestartToo) {
   const Outcome told = Terrace({"audit"});
   EXPECT_THAT(told.out, AllOf(HasSubstr("evicted 24 blocks of all groups"),
                               HasSubstr("reset group " + lines[0].at("group").get<std::string>())));
+}
+
+// The catalog, in which it is, does not know the slabs of a path that is new.
+TEST_F(CliFsckOnlineTest, TheAuditOutlivesAPathThatComesAndGoes) {
+  Start();
+  ASSERT_EQ(Terrace({"evict", "--all", "--yes"}).exit_code, 0);
+  ASSERT_TRUE(Eventually([&] { return AuditJson().size() == 1; }));
+  for (const std::string& path : {", \"" + Path("other") + "\"", std::string()}) {
+    Stop();
+    other_path_ = path;
+    Start();
+    EXPECT_EQ(AuditJson().size(), 1u) << daemon().Errors();
+  }
+  EXPECT_THAT(daemon().Errors(), HasSubstr("a path was exchanged"));
+  EXPECT_FALSE(std::filesystem::exists(Path("nvme/chat/catalog.old")));
+  Stop();
+  Start();
+  EXPECT_THAT(daemon().Errors(), HasSubstr("from=\"catalog\"")) << "it has been written anew";
 }
 
 TEST_F(CliFsckOnlineTest, AFilterIsToldWithWhatItTookAndARefusalIsNoEviction) {

@@ -1,6 +1,7 @@
 #include "daemon/persist/drive_directory.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -8,6 +9,8 @@
 #include <iterator>
 #include <set>
 #include <string>
+
+#include "daemon/persist/group_key_files.h"
 
 namespace terrace {
 namespace {
@@ -31,19 +34,19 @@ class DriveDirectory : public testing::Test {
 };
 
 TEST_F(DriveDirectory, AnIdIsReadAsItWasWritten) {
-  EXPECT_EQ(ReadDriveId(root_).status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(ReadDriveId(root_, "d").status().code(), StatusCode::kNotFound);
   for (const uint64_t id : {uint64_t{1}, 0xFEDCBA9876543210}) {
-    ASSERT_TRUE(WriteDriveId(root_, id).ok());
-    EXPECT_EQ(ReadDriveId(root_).value(), id);
+    ASSERT_TRUE(WriteDriveId(root_, "d", id).ok());
+    EXPECT_EQ(ReadDriveId(root_, "d").value(), id);
   }
 }
 
 TEST_F(DriveDirectory, WhatIsDamagedIsNoId) {
-  ASSERT_TRUE(WriteDriveId(root_, 0xFEDCBA9876543210).ok());
+  ASSERT_TRUE(WriteDriveId(root_, "d", 0xFEDCBA9876543210).ok());
   const std::string content = Content();
   const auto code_of = [&](const std::string& other) {
     std::ofstream(root_ / kDriveIdName) << other;
-    return ReadDriveId(root_).status().code();
+    return ReadDriveId(root_, "d").status().code();
   };
   for (size_t at = 0; at < content.size(); ++at) {
     std::string other = content;
@@ -52,11 +55,12 @@ TEST_F(DriveDirectory, WhatIsDamagedIsNoId) {
     EXPECT_EQ(code_of(content.substr(0, at)), StatusCode::kCorrupt) << at;
   }
   EXPECT_EQ(code_of(content + "x"), StatusCode::kCorrupt);
-  ASSERT_TRUE(WriteDriveId(root_, 0).ok());
-  EXPECT_EQ(ReadDriveId(root_).status().code(), StatusCode::kCorrupt) << "nobody's";
+  EXPECT_EQ(ReadDriveId(root_, "e").status().code(), StatusCode::kCorrupt) << "another domain's";
+  ASSERT_TRUE(WriteDriveId(root_, "d", 0).ok());
+  EXPECT_EQ(ReadDriveId(root_, "d").status().code(), StatusCode::kCorrupt) << "nobody's";
   fs::remove(root_ / kDriveIdName);
   fs::create_directory(root_ / kDriveIdName);
-  EXPECT_EQ(ReadDriveId(root_).status().code(), StatusCode::kIo);
+  EXPECT_EQ(ReadDriveId(root_, "d").status().code(), StatusCode::kIo);
 }
 
 TEST_F(DriveDirectory, OneThatIsEmptiedHasNeitherSlabsNorKeys) {
@@ -80,6 +84,24 @@ TEST_F(DriveDirectory, OneThatIsEmptiedHasNeitherSlabsNorKeys) {
   EXPECT_EQ(std::string(std::istreambuf_iterator<char>(stream), {}), std::string(8, '\0'));
   ASSERT_TRUE(EmptyDrive(root_ / "absent", &slab_count).ok());
   EXPECT_EQ(slab_count, 0u);
+}
+
+// What nobody could have stored a block or a key in stays, and is in nobody's way.
+TEST_F(DriveDirectory, WhatIsNoFileOfOursStaysWhereItIs) {
+  const fs::path drive = root_ / "drive";
+  fs::create_directories(drive / "keys" / "00.key");
+  fs::create_directories(drive / "slab-1.terrace");
+  fs::create_symlink(root_ / "elsewhere", drive / "keys" / "01.key");
+  ASSERT_EQ(mkfifo((drive / "keys" / "02.key").c_str(), 0600), 0);
+  std::ofstream(drive / "notes.terrace") << "somebody's";
+  std::ofstream(root_ / "elsewhere") << "somebody's";
+  uint64_t slab_count = 0;
+  ASSERT_TRUE(EmptyDrive(drive, &slab_count).ok());
+  EXPECT_EQ(slab_count, 0u);
+  EXPECT_TRUE(fs::exists(drive / "notes.terrace"));
+  EXPECT_EQ(fs::file_size(root_ / "elsewhere"), 10u);
+  EXPECT_EQ(OverwriteGroupKey(drive / "keys" / "02.key").code(), StatusCode::kIo) << "a pipe";
+  EXPECT_TRUE(RemoveGroupKeys(root_ / "elsewhere").ok()) << "it is no directory";
 }
 
 }  // namespace

@@ -42,12 +42,13 @@ class MissedErasuresTest : public testing::Test {
     missed->Begin();
     return missed;
   }
-  std::unique_ptr<MissedErasures> Open(bool is_anything_kept = true) {
+  std::unique_ptr<MissedErasures> Open(bool is_anything_kept = true, bool is_certain = true) {
     return std::make_unique<MissedErasures>(
         MissedErasures::Options{.paths = {file_},
                                 .key_directories = {root_ / "keys"},
                                 .all_redis = {{"00000000000000aa", "00000000000000bb"}},
                                 .is_anything_kept = is_anything_kept,
+                                .is_certain = is_certain,
                                 .noted = [this](uint32_t) { ++noted_count_; },
                                 .trouble = [this](const std::string&) { ++told_count_; }});
   }
@@ -92,6 +93,27 @@ TEST_F(MissedErasuresTest, WhereNobodyKeepsAnythingNothingIsWritten) {
   missed->NoteErasure(0);
   EXPECT_TRUE(missed->HasNoted(0));
   EXPECT_FALSE(fs::exists(root_ / "d"));
+}
+
+TEST_F(MissedErasuresTest, AFileSaysThatSomebodyKeepsSomething) {
+  EraseAt(*Start(1, false, {5}));
+  const auto missed = Open(/*is_anything_kept=*/false);
+  missed->UseMemory(0, 1, false);
+  missed->Begin();
+  EXPECT_FALSE(missed->HasNoted(0));
+  EraseAt(*missed);
+  EXPECT_FALSE(Open()->MayServe(0, 5));
+}
+
+TEST_F(MissedErasuresTest, WhereItIsNotCertainAnErasureThatCannotBeWrittenIsAnsweredAllTheSame) {
+  const fs::path in_the_way = file_.string() + ".new";
+  fs::create_directories(in_the_way);
+  const auto missed = Open(/*is_anything_kept=*/true, /*is_certain=*/false);
+  missed->UseMemory(0, 1, false);
+  missed->Begin();
+  EXPECT_FALSE(missed->HasNoted(0));
+  EraseAt(*missed);
+  EXPECT_FALSE(fs::exists(file_));
 }
 
 // Whoever comes next sees that somebody has kept something.

@@ -88,8 +88,31 @@ TEST_F(OfStateDir, ItIsSeenWhetherAnybodyHasKeptMoreThanSecrets) {
     std::ofstream(in_memory.state_dir + "/" + name) << "what it keeps";
     StateDirLock lock;
     EXPECT_TRUE(lock.Take(in_memory, &why).ok()) << why;
-    EXPECT_EQ(lock.is_needed(), name != "default.secret") << name;
+    EXPECT_EQ(lock.blocks(), name == "default.secret" ? StateDirLock::Blocks::kNowhere
+                                                      : StateDirLock::Blocks::kSomewhere)
+        << name;
   }
+}
+
+TEST_F(OfStateDir, WhatCannotBeListedMayHaveAnything) {
+  DaemonConfig in_memory;
+  in_memory.state_dir = above_ + "/file";
+  std::ofstream(in_memory.state_dir) << "no directory";
+  std::string why;
+  StateDirLock lock;
+  EXPECT_TRUE(lock.Take(in_memory, &why).ok());
+  EXPECT_EQ(lock.blocks(), StateDirLock::Blocks::kSomewhere);
+}
+
+TEST_F(OfStateDir, UnderSystemdMemoryMayBeKept) {
+  DaemonConfig in_memory;
+  in_memory.state_dir = config_.state_dir;
+  setenv("NOTIFY_SOCKET", "/run/nobody", 1);
+  std::string why;
+  StateDirLock lock;
+  EXPECT_TRUE(lock.Take(in_memory, &why).ok());
+  unsetenv("NOTIFY_SOCKET");
+  EXPECT_EQ(lock.blocks(), StateDirLock::Blocks::kPerhaps);
 }
 
 TEST_F(OfStateDir, WithoutALockTheDaemonServesAllTheSame) {
