@@ -22,6 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr char kUnitName[] = "terraced.service";
 constexpr char kStateRoot[] = "/var/lib/";
+constexpr char kRunRoot[] = "/run/";
 // A file of a later one hides its like in those before.
 constexpr const char* kUnitFolders[] = {"/lib/systemd/system", "/usr/lib/systemd/system",
                                         "/usr/local/lib/systemd/system", "/run/systemd/system",
@@ -44,6 +45,18 @@ std::string ConfigOf(const std::string& command) {
   return "";
 }
 
+// "/run/terrace" and "/run/x" of "terrace x:y"; none of an empty value, which takes back.
+void TakeDirectories(const std::string& root, const std::string& value,
+                     std::vector<std::string>* directories) {
+  if (value.empty()) {
+    std::erase_if(*directories, [&](const std::string& path) { return path.starts_with(root); });
+  }
+  std::istringstream words(value);
+  for (std::string word; words >> word;) {
+    directories->push_back(root + word.substr(0, word.find(':')));
+  }
+}
+
 // What a file assigns in [Service] takes the place of what those before it did.
 void TakeFile(const fs::path& path, InstalledUnit* unit, std::string* command) {
   std::ifstream file(path);
@@ -63,7 +76,9 @@ void TakeFile(const fs::path& path, InstalledUnit* unit, std::string* command) {
     const std::string value(Trimmed(line.substr(equals + 1)));
     if (key == "User") unit->user = value.empty() ? "root" : value;
     if (key == "ExecStart") *command = value;
+    if (key == "RuntimeDirectory") TakeDirectories(kRunRoot, value, &unit->directories);
     if (key == "StateDirectory") {
+      TakeDirectories(kStateRoot, value, &unit->directories);
       const std::string name = value.substr(0, value.find_first_of(" :"));
       unit->state_dir = name.empty() ? "" : kStateRoot + name;
     }

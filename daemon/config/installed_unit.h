@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "daemon/config/config_resolve.h"
 #include "terrace/status.h"
@@ -14,9 +15,10 @@
 namespace terrace {
 
 struct InstalledUnit {
-  std::string user = "root";  // a name, or a number
-  std::string config_path;    // behind --config of its command; empty: none
-  std::string state_dir;      // of StateDirectory=; empty: none
+  std::string user = "root";             // a name, or a number
+  std::string config_path;               // behind --config of its command; empty: none
+  std::string state_dir;                 // of StateDirectory=; empty: none
+  std::vector<std::string> directories;  // that and RuntimeDirectory=: made before each start
 
   // Whether `path` is the file that it starts terraced with, by any name.
   bool Reads(const std::string& path) const;

@@ -3,6 +3,7 @@ import contextlib
 import json
 import os
 import pathlib
+import signal
 import socket
 import stat
 import subprocess
@@ -184,6 +185,41 @@ def test_directories_of_drives_are_looked_at(directory):
     assert not list((directory / "d").iterdir())  # trying O_DIRECT leaves nothing behind
     assert len(rows["file system"]) == len(rows["space"]) == len(rows["drive"]) == 2
     assert " free, 0 B held by slabs" in rows["space"][0]["found"]
+
+
+def test_what_a_start_cannot_make_is_a_problem_of_doctor_and_of_the_start(directory):
+    config = write_config(directory)
+    text = config.read_text()
+    more = '[nvme]\npaths = ["{0}/d"]\ncapacity_bytes = "64MiB"\nslab_bytes = "4MiB"\n[[domain]]'
+    none = directory / "none"
+    for told, missing in ((text.replace("c.sock", "none/c.sock"), none),
+                          (text.replace("[[domain]]", more.format(none)), none / "d")):
+        config.write_text(told)
+        status, rows, document = doctor("--config", config)
+        assert (status, document["counts"]["problem"]) == (1, 1), document
+        (row,) = [row for row in rows["directory"] if row["level"] == "problem"]
+        assert row["found"].startswith(f"{missing} (") and "is not there" in row["found"]
+        assert "refuses to start" in row["meaning"] and f" {missing}" in row["remedy"]
+        started = subprocess.run([os.environ["TERRACED"], "--config", config], timeout=20,
+                                 capture_output=True, text=True)
+        assert started.returncode == 1 and str(none) in started.stderr, started
+        assert "sudo terrace doctor" not in json.dumps(document)
+    none.mkdir()
+    assert doctor("--config", config)[0] == 0
+    (row,) = doctor("--config", config)[1]["file system"]
+    assert f" at {none}; the path is not there yet" in row["found"]
+
+
+def test_a_daemon_that_is_stopped_is_a_problem(daemon):
+    daemon.process.send_signal(signal.SIGSTOP)
+    try:
+        status, rows, _ = doctor("--socket", daemon.socket, "--timeout-ms", "300")
+    finally:
+        daemon.process.send_signal(signal.SIGCONT)
+    row = only(rows, "socket")
+    assert (status, row["level"]) == (1, "problem")
+    assert "gives no answer within 300 ms" in row["found"]
+    assert f"kill -CONT {daemon.process.pid}" in row["remedy"]
 
 
 @contextlib.contextmanager

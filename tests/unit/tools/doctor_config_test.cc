@@ -74,22 +74,85 @@ TEST(DoctorConfig, ADirectoryIsThereAndWritableForTheDaemon) {
   host.stats["/mnt/d"].mode = S_IFREG | 0666;
   EXPECT_EQ(CheckDirectories(subject)[0].level, kProblem);
   host.stats.erase("/mnt/d");
+  host.stats["/mnt"] = {.mode = S_IFDIR | 0700, .uid = 998};
   EXPECT_EQ(CheckDirectories(subject)[0].level, kNote) << "the start makes it";
+  EXPECT_EQ(CheckDirectories(subject)[0].remedy, "");
   host.denied = true;
   EXPECT_EQ(CheckDirectories(subject)[0].level, kNote);
 }
 
-TEST(DoctorConfig, AStateDirectoryIsMadeByTheStart) {
-  const FakeHost host;
+TEST(DoctorConfig, AStateDirectoryIsMadeByTheStartOrBySystemdWithAllThatItLiesIn) {
+  FakeHost host;
   Subject subject = host.Make();
   subject.config.state_dir = "/var/lib/terrace";
+  EXPECT_EQ(CheckDirectories(subject)[0].level, kProblem) << "/ is root's";
+  EXPECT_THAT(CheckDirectories(subject)[0].found, HasSubstr("terrace may not write there"));
+  host.stats["/var"] = {.mode = S_IFDIR | 0700, .uid = 998};
   EXPECT_EQ(CheckDirectories(subject)[0].level, kNote);
+  host.stats.erase("/var");
+  subject.unit_directories = {"/var/lib/terrace"};
+  EXPECT_EQ(CheckDirectories(subject)[0].level, kNote);
+  EXPECT_THAT(CheckDirectories(subject)[0].meaning, HasSubstr("systemd makes it"));
+}
+
+TEST(DoctorConfig, ADirectoryOfADriveThatTheStartCannotMakeIsAProblem) {
+  FakeHost host;
+  Subject subject = host.MakeWithDrive();
+  subject.config.nvme.paths = {"/mnt/none/drive"};
+  const auto only = [&subject] { return CheckDirectories(subject).at(0); };
+  host.stats["/mnt"] = {.mode = S_IFDIR | 0700, .uid = 998};
+  EXPECT_EQ(only().level, kProblem) << "it makes one, and not those above";
+  EXPECT_EQ(only().found,
+            "/mnt/none/drive (paths) is not there, and its parent /mnt/none is not there");
+  EXPECT_EQ(only().remedy, "sudo install -d -m 700 -o terrace /mnt/none/drive");
+  host.stats["/mnt/none"] = {.mode = S_IFDIR | 0755, .uid = 0};
+  EXPECT_EQ(only().level, kProblem);
+  EXPECT_THAT(only().found, HasSubstr("/mnt/none has mode 0755, of uid 0: terrace may not write"));
+  host.stats["/mnt/none"].mode = S_IFREG | 0777;
+  EXPECT_THAT(only().found, HasSubstr("/mnt/none is no directory"));
+  host.stats["/mnt/none"] = {.mode = S_IFDIR | 0700, .uid = 998};
+  EXPECT_EQ(only().level, kNote);
+  host.stats.erase("/mnt/none");
+  subject.unit_directories = {"/mnt/none"};
+  EXPECT_EQ(only().level, kNote) << "systemd makes that";
+  subject.unit_directories.clear();
+  host.denied = true;
+  subject.command_as_root = "sudo terrace doctor --config /f";
+  EXPECT_EQ(only().level, kNote);
+  EXPECT_EQ(only().remedy, subject.command_as_root);
+}
+
+TEST(DoctorConfig, ADirectoryOfASocketIsThereBeforeTheStartAndWritableForTheDaemon) {
+  FakeHost host;
+  Subject subject = host.Make();
+  for (const char* name : {"a", "b"}) {
+    subject.config.domains.push_back({.name = name});
+    subject.config.domains.back().socket_path = std::string("/run/terrace/") + name + ".sock";
+  }
+  ASSERT_EQ(CheckDirectories(subject).size(), 1u) << "two sockets, one directory";
+  EXPECT_EQ(CheckDirectories(subject)[0].level, kProblem);
+  EXPECT_EQ(CheckDirectories(subject)[0].found,
+            "/run/terrace (socket) is not there, and the start does not make it");
+  EXPECT_THAT(CheckDirectories(subject)[0].remedy,
+              HasSubstr("install -d -m 750 -o terrace /run/terrace"));
+  subject.unit_directories = {"/run/terrace"};
+  EXPECT_TRUE(CheckDirectories(subject).empty()) << "systemd makes it";
+  subject.unit_directories.clear();
+  host.stats["/run/terrace"] = {.mode = S_IFDIR | 0755, .uid = 0};
+  EXPECT_EQ(CheckDirectories(subject)[0].level, kProblem);
+  EXPECT_THAT(CheckDirectories(subject)[0].found, HasSubstr("terrace may not write"));
+  subject.is_config_daemons = true;
+  EXPECT_TRUE(CheckDirectories(subject).empty()) << "systemd may make its sockets";
+  subject.is_config_daemons = false;
+  host.stats["/run/terrace"].uid = 998;
+  EXPECT_TRUE(CheckDirectories(subject).empty());
 }
 
 TEST(DoctorConfig, ADirectoryOnADriveIsMadeByTheStartAndWithoutOneForTracesItOnlyDoesNotRecord) {
   FakeHost host;
   Subject subject = host.MakeWithDrive();
   subject.config.nvme.paths = {"/nowhere/drive"};
+  host.stats["/nowhere"] = {.mode = S_IFDIR | 0700, .uid = 998};
   EXPECT_EQ(CheckDirectories(subject)[0].level, kNote);
   subject.config.trace_dir = "/nowhere/traces";
   EXPECT_EQ(CheckDirectories(subject)[0].level, kWarning);
@@ -151,6 +214,24 @@ TEST(DoctorDrive, DirectIoThatIsRefusedIsAWarning) {
   EXPECT_EQ(CheckVolumes(subject)[0].level, kWarning);
   host.direct = DirectIo::kUnseen;
   EXPECT_EQ(CheckVolumes(subject)[0].level, kNote);
+}
+
+TEST(DoctorDrive, OfAPathThatIsNotThereYetWhatItWillLieInIsLookedAt) {
+  FakeHost host;
+  Subject subject = host.MakeWithDrive();
+  subject.config.nvme.paths = {"/mnt/d/new/drive"};
+  subject.command_as_root = "sudo terrace doctor --config /f --socket /s";
+  EXPECT_EQ(CheckVolumes(subject)[0].level, kOk);
+  EXPECT_THAT(CheckVolumes(subject)[0].found,
+              HasSubstr("O_DIRECT works at /mnt/d; the path is not there yet"));
+  EXPECT_EQ(CheckSpace(subject)[0].level, kOk);
+  EXPECT_THAT(CheckSpace(subject)[0].found, HasSubstr("80.0 GiB free, 0 B held by slabs"));
+  host.direct = DirectIo::kUnseen;
+  EXPECT_THAT(CheckVolumes(subject)[0].found,
+              HasSubstr("not tried: ann has no leave to write at /mnt/d"));
+  EXPECT_EQ(CheckVolumes(subject)[0].remedy, subject.command_as_root);
+  subject.own.uid = 0;
+  EXPECT_EQ(CheckVolumes(subject)[0].remedy, "") << "root sees no more as root";
 }
 
 TEST(DoctorDrive, TheLongestMountPointIsThePathsOwn) {
@@ -256,6 +337,23 @@ TEST(DoctorDaemon, ASocketThatIsDeniedIsAProblemAndASilentOneIfItWasNamed) {
   EXPECT_EQ(CheckSocket(subject).level, kOk);
 }
 
+TEST(DoctorDaemon, OneThatListensAndDoesNotAnswerIsAProblemWithItsProcess) {
+  FakeHost host;
+  Subject subject = host.Make();
+  subject.socket_state = SocketState::kMute;
+  subject.socket_why = "S is there, and gives no answer within 5000 ms";
+  EXPECT_EQ(CheckSocket(subject).level, kProblem);
+  EXPECT_THAT(CheckSocket(subject).meaning, HasSubstr("does not answer"));
+  EXPECT_THAT(CheckSocket(subject).remedy, HasSubstr("ss -xlp | grep /run/terrace/default.sock"));
+  host.Write("/run/terrace/default.sock.lock", "4711\n");
+  host.Write("/proc/4711/comm", "terraced\n");
+  host.Write("/proc/4711/status", "Name:\tterraced\nState:\tT (stopped)\n");
+  EXPECT_THAT(CheckSocket(subject).remedy, HasSubstr("kill -CONT 4711"));
+  host.Write("/proc/4711/status", "Name:\tterraced\nState:\tD (disk sleep)\n");
+  EXPECT_THAT(CheckSocket(subject).remedy,
+              AllOf(HasSubstr("process 4711 is in state D"), Not(HasSubstr("kill"))));
+}
+
 std::vector<FindingLevel> LevelsOfDaemon(const FakeHost& host, const std::string& stats) {
   Subject subject = host.Make();
   subject.stats = FakeHost::Stats(stats);
@@ -341,6 +439,12 @@ TEST(DoctorSubject, TheDaemonsCommandLineSaysWhatItRead) {
   EXPECT_EQ(command.config_path, "/a b.toml");
   EXPECT_EQ(command.socket_path, "/s");
   EXPECT_EQ(command.dram_bytes, "");
+}
+
+TEST(DoctorSubject, WhoLooksAgainAsRootLooksAtTheSame) {
+  EXPECT_EQ(CommandAsRoot("", ""), "sudo terrace doctor");
+  EXPECT_EQ(CommandAsRoot("/f.toml", "/s"), "sudo terrace doctor --config /f.toml --socket /s");
+  EXPECT_EQ(CommandAsRoot("it's mine", ""), "sudo terrace doctor --config 'it'\\''s mine'");
 }
 
 TEST(DoctorReport, RowsAreOfEightyColumnsAndSayMoreWhereSomethingIsWrong) {

@@ -32,6 +32,7 @@ class FakeHost : public HostCalls {
     Write("/sys/devices/system/clocksource/clocksource0/current_clocksource", "tsc\n");
     Write("/sys/devices/system/node/has_memory", "0\n");
     Write("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "always [advise] never\n");
+    stats["/"] = {.mode = S_IFDIR | 0755};
   }
   ~FakeHost() override { std::filesystem::remove_all(root_); }
 

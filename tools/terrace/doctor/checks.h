@@ -31,7 +31,7 @@ std::vector<Finding> CheckCores(const Subject& subject);     // none without a d
 Finding CheckConfig(const Subject& subject);
 std::vector<Finding> CheckSecrets(const Subject& subject);      // one a domain
 std::vector<Finding> CheckFiles(const Subject& subject);        // keys, a login, certificates
-std::vector<Finding> CheckDirectories(const Subject& subject);  // of state, traces and drives
+std::vector<Finding> CheckDirectories(const Subject& subject);  // of state, traces, drives; sockets
 std::vector<Finding> CheckVolumes(const Subject& subject);      // one a drive
 std::vector<Finding> CheckSpace(const Subject& subject);        // the same
 std::vector<Finding> CheckDrives(const Subject& subject);       // the same

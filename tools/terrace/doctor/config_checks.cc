@@ -3,9 +3,12 @@
 #include <sys/stat.h>
 
 #include <cerrno>
-#include <cstring>
+#include <filesystem>
+#include <optional>
 #include <set>
+#include <string>
 #include <string_view>
+#include <utility>
 
 #include "tools/terrace/doctor/checks.h"
 #include "tools/terrace/doctor/file_access.h"
@@ -47,25 +50,52 @@ constexpr char kNoTraces[] =
     "terraced starts without it. A recording of requests makes it where its parent lets it, and "
     "ends at once else.";
 
+constexpr char kNotMade[] =
+    "The start cannot make it: terraced refuses to start, or, of a drive that has served before, "
+    "serves without it.";
+
+// The daemon makes its own state directory, a drive's, and those of domains inside that.
+void JudgeMissing(const Subject& subject, const std::string& key, const std::string& path,
+                  Finding* finding) {
+  finding->found = fmt::format("{} ({}) is not there", path, key);
+  finding->remedy = fmt::format("sudo install -d -m 700 -o {} {}", subject.daemon.name, path);
+  if (key == "trace_dir") {
+    finding->level = FindingLevel::kWarning;
+    finding->meaning = kNoTraces;
+    return;
+  }
+  const Making making = MakingOf(
+      subject, path, key == "state_dir" ? MissingParents::kMade : MissingParents::kRefused);
+  finding->level = FindingLevel::kNote;
+  if (making.is_units) {
+    finding->meaning = "systemd makes it before the start, as the unit says.";
+    finding->remedy = "";
+  } else if (!making.is_seen) {
+    finding->meaning =
+        fmt::format("Whether the start can make it, {} may not see.", subject.own.name);
+    finding->remedy = subject.command_as_root;
+  } else if (making.why_not.empty()) {
+    finding->meaning = "The start makes it.";
+    finding->remedy = "";
+  } else {
+    finding->level = FindingLevel::kProblem;
+    finding->found += ", and " + making.why_not;
+    finding->meaning = kNotMade;
+  }
+}
+
 Finding CheckDirectory(const Subject& subject, const std::string& key, const std::string& path) {
   Finding finding{.check = "directory"};
   int error = 0;
   const auto file = subject.calls.Stat(path, &error);
   const UserFacts& user = subject.daemon;
   const bool is_for_traces = key == "trace_dir";
-  if (!file && error == ENOENT) {
-    // The daemon makes its own state directory, a drive's, and those of domains inside that.
-    finding.level = is_for_traces ? FindingLevel::kWarning : FindingLevel::kNote;
-    finding.found = fmt::format("{} ({}) is not there", path, key);
-    finding.meaning = is_for_traces ? kNoTraces : "The start makes it, where its parent lets it.";
-    finding.remedy = fmt::format("sudo install -d -m 700 -o {} {}", user.name, path);
+  if (!file && (error == ENOENT || error == ENOTDIR)) {
+    JudgeMissing(subject, key, path, &finding);
     return finding;
   }
   if (!file) {
-    finding.level = FindingLevel::kNote;
-    finding.found = fmt::format("{} ({}): {} may not look ({})", path, key, subject.own.name,
-                                std::strerror(error));
-    finding.remedy = "sudo terrace doctor";
+    MarkUnseen(subject, fmt::format("{} ({})", path, key), error, &finding);
     return finding;
   }
   finding.found = fmt::format("{} ({}): writable for {}", path, key, user.name);
@@ -80,6 +110,37 @@ Finding CheckDirectory(const Subject& subject, const std::string& key, const std
     finding.remedy = fmt::format("sudo chown {} {}", user.name, path);
   }
   finding.meaning = is_for_traces ? kNoTraces : "terraced refuses to start.";
+  return finding;
+}
+
+// Where a start binds its socket. It is never made: a place that others may write to must be
+// somebody's choice.
+std::optional<Finding> CheckSocketDirectory(const Subject& subject, const std::string& directory) {
+  Finding finding{.check = "directory"};
+  const UserFacts& user = subject.daemon;
+  const std::string about = fmt::format("{} (socket)", directory);
+  finding.remedy = fmt::format("sudo install -d -m 750 -o {} {}, or another socket in [[domain]]",
+                               user.name, directory);
+  int error = 0;
+  const auto file = subject.calls.Stat(directory, &error);
+  if (file && S_ISDIR(file->mode)) {
+    // systemd makes the sockets of its own units, and one that answers has been made.
+    if (subject.is_config_daemons || subject.stats) return std::nullopt;
+    if (MayWrite(*file, user) && MayEnter(*file, user)) return std::nullopt;
+    finding.found = fmt::format("{}: mode {:04o}, of uid {}: {} may not write", about,
+                                file->mode & kPermissionBits, file->uid, user.name);
+  } else if (file) {
+    finding.found = about + " is no directory";
+  } else if (error != ENOENT && error != ENOTDIR) {
+    MarkUnseen(subject, about, error, &finding);
+    return finding;
+  } else if (MakingOf(subject, directory, MissingParents::kRefused).is_units) {
+    return std::nullopt;
+  } else {
+    finding.found = about + " is not there, and the start does not make it";
+  }
+  finding.level = FindingLevel::kProblem;
+  finding.meaning = "terraced refuses to start.";
   return finding;
 }
 
@@ -117,7 +178,7 @@ Finding CheckConfig(const Subject& subject) {
       finding.found = subject.config_why;
       finding.meaning =
           "Secrets, drives and servers are not looked at; the rest is about defaults.";
-      finding.remedy = "sudo terrace doctor";
+      finding.remedy = subject.command_as_root;
       return finding;
     case ConfigState::kGone:
       finding.level = FindingLevel::kNote;
@@ -157,6 +218,14 @@ std::vector<Finding> CheckDirectories(const Subject& subject) {
   }
   for (const std::string& path : config.nvme.paths) {
     findings.push_back(CheckDirectory(subject, "paths", path));
+  }
+  std::set<std::string> directories;
+  for (const DomainConfig& domain : config.domains) {
+    if (domain.socket_path.empty()) continue;
+    const std::string directory = std::filesystem::path(domain.socket_path).parent_path();
+    if (!directories.insert(directory).second) continue;
+    auto finding = CheckSocketDirectory(subject, directory);
+    if (finding) findings.push_back(std::move(*finding));
   }
   return findings;
 }

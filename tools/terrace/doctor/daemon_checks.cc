@@ -143,6 +143,22 @@ std::optional<Finding> CheckShared(const Subject& subject) {
   return finding;
 }
 
+// Who listens is in the socket's lock, by number; of systemd's own sockets it may be nobody.
+std::string RemedyOfMute(const Subject& subject) {
+  constexpr char kLog[] = "journalctl -u terraced says how far it is";
+  const auto pid = subject.files.ReadNumber(subject.socket_path + ".lock");
+  const std::string process = pid ? "/proc/" + std::to_string(*pid) : "";
+  const auto name = pid ? subject.files.Read(process + "/comm") : std::nullopt;
+  if (!name || !name->starts_with("terraced")) {
+    return fmt::format("sudo ss -xlp | grep {} names the process; {}", subject.socket_path, kLog);
+  }
+  const std::string state = subject.files.ReadField(process + "/status", "State").value_or("?");
+  const bool is_stopped = state.starts_with('T') || state.starts_with('t');
+  if (is_stopped)
+    return fmt::format("sudo kill -CONT {0}: process {0} is in state {1}", *pid, state);
+  return fmt::format("{}; its process {} is in state {}", kLog, *pid, state);
+}
+
 }  // namespace
 
 Finding CheckSocket(const Subject& subject) {
@@ -174,6 +190,14 @@ Finding CheckSocket(const Subject& subject) {
     finding.meaning = "Engines of this user go on without the cache.";
     finding.remedy =
         "the key that the sentence names, then sudo systemctl reload terraced; or sudo, to look";
+    return finding;
+  }
+  if (subject.socket_state == SocketState::kMute) {
+    finding.level = FindingLevel::kProblem;
+    finding.meaning =
+        "A process listens, and does not answer: it is stopped, hangs, or still loads its index. "
+        "Engines wait until their deadlines, and go on without the cache.";
+    finding.remedy = RemedyOfMute(subject);
     return finding;
   }
   // A host without a daemon is looked at before one is started, too.

@@ -12,6 +12,7 @@
 #include "terrace/units.h"
 #include "tools/terrace/cli/text_table.h"
 #include "tools/terrace/doctor/checks.h"
+#include "tools/terrace/doctor/file_access.h"
 
 namespace terrace::tools {
 namespace {
@@ -53,10 +54,10 @@ std::optional<Mount> MountOf(const HostFiles& files, const std::string& path) {
   return found;
 }
 
-// As its mount and block device know it.
+// As its mount and block device know it, or know what it will lie in.
 std::string RealPath(const Subject& subject, const std::string& path) {
   int error = 0;
-  const auto file = subject.calls.Stat(path, &error);
+  const auto file = subject.calls.Stat(NearestThere(subject, path), &error);
   return file && !file->real_path.empty() ? file->real_path : path;
 }
 
@@ -73,6 +74,17 @@ std::string LostMount(const Subject& subject, const std::string& path) {
   return kept != mounts.end() && now && IsMountLost(kept->second, now->point) ? kept->second : "";
 }
 
+// Of `there`, which is `path` or what that will lie in.
+std::string DirectIoText(const Subject& subject, DirectIo direct, const std::string& path,
+                         const std::string& there) {
+  const std::string at =
+      there == path ? "" : fmt::format(" at {}; the path is not there yet", there);
+  if (direct == DirectIo::kWorks) return "works" + at;
+  if (direct == DirectIo::kRefused) return "is refused" + at;
+  return fmt::format("not tried: {} {}{}", subject.own.name,
+                     subject.own.uid == 0 ? "can make no file there" : "has no leave to write", at);
+}
+
 Finding CheckVolume(const Subject& subject, const std::string& path) {
   Finding finding{.check = "file system"};
   const auto mount = MountOf(subject, path);
@@ -82,7 +94,8 @@ Finding CheckVolume(const Subject& subject, const std::string& path) {
     return finding;
   }
   const std::string_view kind = mount->kind;
-  const DirectIo direct = subject.calls.TryDirectIo(path);
+  const std::string there = NearestThere(subject, path);
+  const DirectIo direct = subject.calls.TryDirectIo(there);
   if (const std::string lost = LostMount(subject, path); !lost.empty()) {
     finding.level = FindingLevel::kProblem;
     finding.found = fmt::format("{}: {} of {}; it lay on what was mounted at {}", path, kind,
@@ -92,9 +105,7 @@ Finding CheckVolume(const Subject& subject, const std::string& path) {
     return finding;
   }
   finding.found = fmt::format("{}: {} of {}, O_DIRECT {}", path, kind, mount->source,
-                              direct == DirectIo::kWorks     ? "works"
-                              : direct == DirectIo::kRefused ? "is refused"
-                                                             : "not tried, without leave to write");
+                              DirectIoText(subject, direct, path, there));
   const std::string better = "a directory on XFS or ext4 of a drive of its own in nvme.paths";
   if (Has(kMemoryKinds, kind)) {
     finding.level = FindingLevel::kWarning;
@@ -115,7 +126,8 @@ Finding CheckVolume(const Subject& subject, const std::string& path) {
   } else if (!Has(kGoodKinds, kind) || direct == DirectIo::kUnseen) {
     finding.level = FindingLevel::kNote;
     finding.meaning = Has(kGoodKinds, kind) ? "" : "Nobody has measured Terrace on it.";
-    if (direct == DirectIo::kUnseen) finding.remedy = "sudo terrace doctor";
+    const bool may_see_more = direct == DirectIo::kUnseen && subject.own.uid != 0;
+    if (may_see_more) finding.remedy = subject.command_as_root;
   }
   if (finding.level == FindingLevel::kWarning) finding.remedy = better;
   return finding;
@@ -152,12 +164,12 @@ std::string RemedyForSpace(uint64_t fitting_bytes) {
 
 Finding CheckSpaceOf(const Subject& subject, const std::string& path) {
   Finding finding{.check = "space"};
-  const auto volume = subject.calls.Volume(path);
+  const auto volume = subject.calls.Volume(NearestThere(subject, path));
   const auto held_bytes = HeldBytes(subject, path);
   if (!volume || !held_bytes) {
     finding.level = FindingLevel::kNote;
     finding.found = fmt::format("{}: {} may not see what is there", path, subject.own.name);
-    finding.remedy = "sudo terrace doctor";
+    finding.remedy = subject.command_as_root;
     return finding;
   }
   const NvmeConfig& nvme = subject.config.nvme;

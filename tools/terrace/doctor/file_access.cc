@@ -3,6 +3,8 @@
 #include <fmt/core.h>
 #include <sys/stat.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 
@@ -15,6 +17,14 @@ constexpr uint32_t kForOthers = 077;
 std::string ModeAndOwner(const FileFacts& file) {
   return fmt::format("mode {:04o}, of uid {}", file.mode & kPermissionBits, file.uid);
 }
+
+// "/mnt" of "/mnt/d" and of "/mnt/d/"; "/" of "/".
+std::string ParentOf(std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  return std::filesystem::path(path).parent_path();
+}
+
+bool IsAbsent(int error) { return error == ENOENT || error == ENOTDIR; }
 
 }  // namespace
 
@@ -64,11 +74,43 @@ void JudgeSecretFile(const Subject& subject, const std::string& path, const File
   }
 }
 
+std::string NearestThere(const Subject& subject, const std::string& path) {
+  for (std::string at = path;; at = ParentOf(at)) {
+    int error = 0;
+    if (subject.calls.Stat(at, &error)) return at;
+    if (!IsAbsent(error) || at == ParentOf(at)) return path;
+  }
+}
+
+Making MakingOf(const Subject& subject, const std::string& path, MissingParents parents) {
+  const UserFacts& user = subject.daemon;
+  const auto is_units = [&subject](const std::string& directory) {
+    return std::ranges::find(subject.unit_directories, directory) != subject.unit_directories.end();
+  };
+  if (is_units(path)) return {.is_units = true};
+  const std::string parent = ParentOf(path);
+  for (std::string at = parent;; at = ParentOf(at)) {
+    int error = 0;
+    const auto file = subject.calls.Stat(at, &error);
+    if (file && !S_ISDIR(file->mode)) return {.why_not = at + " is no directory"};
+    if (file && MayWrite(*file, user) && MayEnter(*file, user)) return {};
+    if (file) {
+      return {.why_not = fmt::format("{} has {}: {} may not write there", at, ModeAndOwner(*file),
+                                     user.name)};
+    }
+    if (is_units(at)) return {.is_units = true};
+    if (!IsAbsent(error)) return {.is_seen = false};
+    if (parents == MissingParents::kRefused || at == ParentOf(at)) {
+      return {.why_not = fmt::format("its parent {} is not there", parent)};
+    }
+  }
+}
+
 void MarkUnseen(const Subject& subject, const std::string& path, int error, Finding* finding) {
   finding->level = FindingLevel::kNote;
   finding->found =
       fmt::format("{}: {} may not look ({})", path, subject.own.name, std::strerror(error));
-  finding->remedy = "sudo terrace doctor";
+  finding->remedy = subject.command_as_root;
 }
 
 }  // namespace terrace::tools

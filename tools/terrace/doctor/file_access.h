@@ -1,6 +1,7 @@
 // Whether the daemon's user may read a file that the configuration names, as modes say.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -22,6 +23,22 @@ std::optional<Unreadable> WhyUnreadable(const Subject& subject, const std::strin
 // what follows if others may have read it.
 void JudgeSecretFile(const Subject& subject, const std::string& path, const FileFacts& file,
                      const std::string& exposed, Finding* finding);
+
+// Where a path will lie that is not there yet: the nearest directory above it that is; the path
+// itself if it is there, or none above it can be seen.
+std::string NearestThere(const Subject& subject, const std::string& path);
+
+enum class MissingParents : uint8_t {
+  kRefused,  // only the last directory is made
+  kMade,
+};
+struct Making {
+  bool is_seen = true;    // false: this user may not look
+  bool is_units = false;  // systemd makes it, or what it lies in
+  std::string why_not;    // "its parent /mnt/d is not there"; empty: the daemon can make it
+};
+// Whether the daemon's start can make a directory that is not there.
+Making MakingOf(const Subject& subject, const std::string& path, MissingParents parents);
 
 // Of a file that this user cannot look at.
 void MarkUnseen(const Subject& subject, const std::string& path, int error, Finding* finding);

@@ -82,6 +82,7 @@ void AskDaemon(const DaemonAddress& address, Subject* subject) {
     subject->socket_why = why;
     return;
   }
+  subject->socket_state = SocketState::kMute;
   subject->socket_why = fmt::format("{} is there, and gives no answer within {} ms: {}",
                                     subject->socket_path, address.timeout_ms, why);
 }
@@ -209,12 +210,29 @@ DaemonCommand ParseDaemonCommand(const std::string& words) {
   return command;
 }
 
+std::string CommandAsRoot(const std::string& config_path, const std::string& socket_path) {
+  const auto quoted = [](const std::string& word) {
+    constexpr std::string_view kSpecial = " \t\n\"'\\$`&|;<>()*?[]#~!{}";
+    if (word.find_first_of(kSpecial) == word.npos) return word;
+    std::string text = "'";
+    for (const char letter : word) text += letter == '\'' ? "'\\''" : std::string(1, letter);
+    return text + "'";
+  };
+  std::string command = "sudo terrace doctor";
+  if (!config_path.empty()) command += " --config " + quoted(config_path);
+  if (!socket_path.empty()) command += " --socket " + quoted(socket_path);
+  return command;
+}
+
 Subject GatherSubject(const HostFiles& files, const HostCalls& calls, const DaemonAddress& address,
                       const std::string& config_path) {
   Subject subject{.files = files, .calls = calls};
   subject.version = TERRACE_VERSION;
   subject.own = UserOfProcess(files, "self").value_or(UserFacts{.uid = getuid(), .name = "you"});
   subject.is_socket_named = !address.socket_path.empty();
+  // sudo keeps no TERRACE_SOCKET.
+  const bool is_told = subject.is_socket_named || std::getenv("TERRACE_SOCKET") != nullptr;
+  subject.command_as_root = CommandAsRoot(config_path, is_told ? address.path() : "");
   const std::optional<InstalledUnit> unit = FindInstalledUnit();
   const std::string units_path =
       unit && !unit->config_path.empty() ? unit->config_path : kConfigPath;
@@ -238,6 +256,7 @@ Subject GatherSubject(const HostFiles& files, const HostCalls& calls, const Daem
   subject.is_config_daemons = config->path == units_path || config->path == running.config_path ||
                               (unit && unit->Reads(config->path));
   subject.daemon = UserOfDaemon(subject, unit);
+  if (unit && subject.is_config_daemons) subject.unit_directories = unit->directories;
   const std::string state_dir = subject.stats ? AskStateDir(asked, subject) : "";
   TakeConfig(std::move(*config), running, EnvironmentOfDaemon(subject, unit, state_dir), &subject);
   return subject;

@@ -17,6 +17,9 @@ struct DaemonCommand {
 // Of `words`, a /proc/PID/cmdline: NUL behind each word.
 DaemonCommand ParseDaemonCommand(const std::string& words);
 
+// To look as root with what this command was told; empty is not.
+std::string CommandAsRoot(const std::string& config_path, const std::string& socket_path);
+
 // `config_path` empty: the running daemon's, else the one that is installed.
 Subject GatherSubject(const HostFiles& files, const HostCalls& calls, const DaemonAddress& address,
                       const std::string& config_path);

@@ -33,6 +33,7 @@ enum class ConfigState : uint8_t {
 // How the socket answered.
 enum class SocketState : uint8_t {
   kAnswers,
+  kMute,     // somebody listens, and does not answer in time
   kDenied,   // this user may not
   kRefused,  // the daemon answers, and has turned this user away
   kSilent,   // nobody listens
@@ -47,6 +48,8 @@ struct Subject {
   std::string config_why;          // of kUnread and kRefused
   DaemonConfig config;             // defaults unless it was read
   bool is_config_daemons = false;  // the daemon's own file, not a draft
+  // What systemd makes before a start with that file: StateDirectory= and RuntimeDirectory=.
+  std::vector<std::string> unit_directories;
 
   std::string socket_path;
   bool is_socket_named = false;  // by the person who asks
@@ -60,6 +63,10 @@ struct Subject {
 
   UserFacts own;     // who asks
   UserFacts daemon;  // whose the daemon is, or would be
+
+  // As root, who may look: "sudo terrace doctor" with the same file and socket as this one was
+  // told.
+  std::string command_as_root = "sudo terrace doctor";
 };
 
 // The process `pid`'s user, or this one's for "self"; absent if /proc does not say.

@@ -54,6 +54,16 @@ TEST_F(InstalledUnitTest, AUnitOfEtcHidesTheOneOfThePackage) {
   EXPECT_EQ(FindInstalledUnit(root_)->state_dir, "");
 }
 
+TEST_F(InstalledUnitTest, DirectoriesThatSystemdMakesAreThoseOfAllItsLines) {
+  Write("/usr/lib/systemd/system/terraced.service",
+        std::string("[Service]\nRuntimeDirectory=terrace:link\n") + kUnit);
+  EXPECT_THAT(FindInstalledUnit(root_)->directories,
+              testing::ElementsAre("/run/terrace", "/var/lib/terrace", "/var/lib/more"));
+  Write("/etc/systemd/system/terraced.service.d/own.conf", "[Service]\nRuntimeDirectory=\n");
+  EXPECT_THAT(FindInstalledUnit(root_)->directories,
+              testing::ElementsAre("/var/lib/terrace", "/var/lib/more"));
+}
+
 TEST_F(InstalledUnitTest, ItsUserConfigurationAndStateAreThoseOfItsService) {
   Write("/usr/lib/systemd/system/terraced.service", kUnit);
   const auto unit = FindInstalledUnit(root_);
