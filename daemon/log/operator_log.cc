@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "daemon/log/domain_text.h"
 #include "daemon/log/log.h"
 #include "terrace/units.h"
 
@@ -18,14 +19,15 @@ void OperatorLog::Add(uint32_t domain_index, std::string_view verb_name,
                                                         .uid = event.uid,
                                                         .pid = event.pid,
                                                         .verb = event.verb,
-                                                        .is_whole = event.is_whole}});
+                                                        .is_whole = event.is_whole,
+                                                        .status = event.status}});
   event.client_name.copy(kept.entry.client_name, sizeof(kept.entry.client_name) - 1);
   event.detail.copy(kept.entry.detail, sizeof(kept.entry.detail) - 1);
   ++domain.event_count;
   if (domain.kept.size() > protocol::kOperatorLogMax) domain.kept.pop_back();
   Log(LogLevel::kInfo, "operator request",
       {{"verb", std::string(verb_name)},
-       {"domain", domain_index},
+       {"domain", DomainText(names_, domain_index)},
        {"uid", event.uid},
        {"pid", event.pid},
        {"client", std::string(event.client_name)},
@@ -33,7 +35,8 @@ void OperatorLog::Add(uint32_t domain_index, std::string_view verb_name,
        {"blocks", event.block_count},
        {"bytes", event.byte_count},
        {"whole", event.is_whole ? "yes" : "no"},
-       {"detail", event.detail}});
+       {"detail", event.detail},
+       {"outcome", event.status == StatusCode::kOk ? "taken" : "refused: " + event.why}});
 }
 
 std::string OperatorLog::Answer(uint32_t domain_index, uint64_t now_us,

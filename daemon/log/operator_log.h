@@ -10,6 +10,7 @@
 #include <deque>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "terrace/protocol_operator.h"
@@ -27,10 +28,14 @@ struct OperatorEvent {
   uint64_t byte_count = 0;
   bool is_whole = true;
   std::string detail;  // printable: "idle_s=7200 tier=nvme"
+  StatusCode status = StatusCode::kOk;
+  std::string why;  // of another status: for the log's line, since it may quote values
 };
 
 class OperatorLog {
  public:
+  // As the log's lines call them, in the order of their indices; else by number.
+  void NameDomains(std::vector<std::string> names) { names_ = std::move(names); }
   // `verb_name` is for the log's line.
   void Add(uint32_t domain_index, std::string_view verb_name, const OperatorEvent& event);
   // What an OperatorLog of the protocol is answered: OperatorLogReply and its entries.
@@ -46,6 +51,7 @@ class OperatorLog {
     std::deque<Kept> kept;  // the latest first
     uint64_t event_count = 0;
   };
+  std::vector<std::string> names_;
   std::vector<Domain> domains_;
 };
 

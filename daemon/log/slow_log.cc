@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "daemon/log/domain_text.h"
 #include "daemon/log/log.h"
 #include "src/verb_names.h"
 #include "terrace/units.h"
@@ -68,7 +69,7 @@ void SlowLog::Add(uint32_t domain_index, const SlowRequest& request) {
       {{"request", request.request_id},
        {"session", SessionText(request.session)},
        {"verb", std::string(VerbNameOr(request.verb, "unknown"))},
-       {"domain", domain_index},
+       {"domain", DomainText(names_, domain_index)},
        {"uid", request.uid},
        {"pid", request.pid},
        {"client", request.client_name.data()},

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "daemon/log/request_phases.h"
@@ -40,6 +41,8 @@ class SlowLog {
 
   // From when on a request is slow, from now on; 0: none is.
   void SetLimit(uint32_t limit_ms) { limit_ms_ = limit_ms; }
+  // As the log's lines call them, in the order of their indices; else by number.
+  void NameDomains(std::vector<std::string> names) { names_ = std::move(names); }
   // A request has ended, slow or not.
   void Note(uint32_t domain_index, const SlowRequest& request) {
     if (limit_ms_ > 0 && request.times.total_us() >= limit_ms_ * kUsPerMs) {
@@ -61,6 +64,7 @@ class SlowLog {
     uint64_t kept_from = 0;         // those before were reset
   };
   uint32_t limit_ms_ = 0;
+  std::vector<std::string> names_;
   std::vector<Domain> domains_;
   uint64_t minute_began_us_ = 0;
   uint32_t minute_count_ = 0;

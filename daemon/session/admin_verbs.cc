@@ -6,7 +6,9 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
+#include "daemon/session/operator_events.h"
 #include "terrace/check.h"
 #include "terrace/protocol_admin.h"
 #include "terrace/protocol_introspection.h"
@@ -64,9 +66,9 @@ RequestOutcome AnswerUnserved(ServingMode mode, const RequestContext& context, R
 
 }  // namespace
 
-std::optional<RequestOutcome> AdminVerbs::Answer(const PeerIdentity& peer,
-                                                 const RequestContext& context, Store& store,
-                                                 Request& request) const {
+std::optional<RequestOutcome> AdminVerbs::Answer(const Asker& asker, const RequestContext& context,
+                                                 Store& store, Request& request) {
+  const PeerIdentity& peer = asker.peer;
   const VerbRow* const row = FindVerb(request.verb());
   if (row == nullptr) return std::nullopt;
   if (!MayAsk(*row, request.body(), peer.uid)) {
@@ -90,7 +92,7 @@ std::optional<RequestOutcome> AdminVerbs::Answer(const PeerIdentity& peer,
     return AnswerUnserved(mode, context, request);
   }
   if (request.verb() == protocol::kVerbDrain) return Drain(peer, context, request);
-  if (request.verb() == protocol::kVerbConfig) return Config(peer, context, request);
+  if (request.verb() == protocol::kVerbConfig) return Config(asker, context, store, request);
   if (request.verb() == protocol::kVerbOperatorLog) {
     request.Answer(context, Status::Ok(),
                    log_.Answer(peer.domain_index, store.events().NowUs(),
@@ -100,14 +102,13 @@ std::optional<RequestOutcome> AdminVerbs::Answer(const PeerIdentity& peer,
   return std::nullopt;
 }
 
-void AdminVerbs::Note(const PeerIdentity& peer, std::string_view client_name,
-                      const Request& request, Store& store, OperatorEvent event) {
+void AdminVerbs::Note(const Asker& asker, protocol::Verb verb, Store& store, OperatorEvent event) {
   event.at_us = store.events().NowUs();
-  event.verb = request.verb();
-  event.client_name = client_name;
-  event.uid = peer.uid;
-  event.pid = peer.pid;
-  log_.Add(peer.domain_index, VerbName(event.verb), event);
+  event.verb = verb;
+  event.client_name = asker.client_name;
+  event.uid = asker.peer.uid;
+  event.pid = asker.peer.pid;
+  log_.Add(asker.peer.domain_index, VerbName(event.verb), event);
 }
 
 SessionRole AdminVerbs::RoleOf(const PeerIdentity& peer) const {
@@ -156,8 +157,8 @@ RequestOutcome AdminVerbs::Drain(const PeerIdentity& peer, const RequestContext&
   return RequestOutcome::kReply;
 }
 
-RequestOutcome AdminVerbs::Config(const PeerIdentity& peer, const RequestContext& context,
-                                  Request& request) const {
+RequestOutcome AdminVerbs::Config(const Asker& asker, const RequestContext& context, Store& store,
+                                  Request& request) {
   const auto asked = request.Head<protocol::ConfigRequest>();
   std::string text(request.body().size_bytes() - sizeof(asked), '\0');
   if (!hooks_.config) {
@@ -172,11 +173,18 @@ RequestOutcome AdminVerbs::Config(const PeerIdentity& peer, const RequestContext
   }
   const bool has_text = request.body().ReadArray(sizeof(asked), std::span(text));
   TERRACE_CHECK(has_text, "the text is what the body has behind its head");
-  hooks_.config(peer, asked.action, text,
-                [this, session = context.session, id = request.id()](const Error& error,
-                                                                     const std::string& document) {
-                  tell_(session, protocol::kVerbConfig, id, error, document);
-                });
+  const auto done = [this, &store, peer = asker.peer, client_name = asker.client_name,
+                     event = EventOfConfig(request), session = context.session,
+                     id = request.id()](const Error& error, const std::string& document) {
+    if (event) {
+      OperatorEvent ended = *event;
+      ended.status = error.status().code();
+      ended.why = error.sentence();
+      Note({peer, client_name}, protocol::kVerbConfig, store, std::move(ended));
+    }
+    tell_(session, protocol::kVerbConfig, id, error, document);
+  };
+  hooks_.config(asker.peer, asked.action, text, done);
   return RequestOutcome::kWaiting;
 }
 

@@ -29,6 +29,7 @@ class AdminVerbs {
   using Tell = std::function<void(SessionId session, protocol::Verb verb, uint64_t request_id,
                                   const Error& error, const std::string& document)>;
   explicit AdminVerbs(Tell tell) : tell_(std::move(tell)) {}
+  void NameDomains(std::vector<std::string> names) { log_.NameDomains(std::move(names)); }
 
   // Users that may rule beside root and the daemon's own. None: nobody else, and what engines could
   // ask before there were admins (VerbRow::is_open_unless_named) is everybody's.
@@ -48,17 +49,21 @@ class AdminVerbs {
   };
   void SetHooks(Hooks hooks) { hooks_ = std::move(hooks); }
 
-  // For OperatorLog: what the request that ends has done.
-  void Note(const PeerIdentity& peer, std::string_view client_name, const Request& request,
-            Store& store, OperatorEvent event);
+  // Whose request it is.
+  struct Asker {
+    const PeerIdentity& peer;
+    const std::string& client_name;  // printable
+  };
+  // For OperatorLog: what a request that has ended has done, or was refused.
+  void Note(const Asker& asker, protocol::Verb verb, Store& store, OperatorEvent event);
 
   // Of a session that begins now; what is configured later is for later ones.
   SessionRole RoleOf(const PeerIdentity& peer) const;
 
   // Answers a request that has begun and is one of these, or is not served now; or, of a Config,
   // tells now or later. None: it goes on.
-  std::optional<RequestOutcome> Answer(const PeerIdentity& peer, const RequestContext& context,
-                                       Store& store, Request& request) const;
+  std::optional<RequestOutcome> Answer(const Asker& asker, const RequestContext& context,
+                                       Store& store, Request& request);
 
  private:
   bool AreNamed() const;  // who the admins are, by the configuration
@@ -67,8 +72,8 @@ class AdminVerbs {
   bool MayChange(const VerbRow& row, const MessageBody& body, const RequestContext& context) const;
   RequestOutcome Drain(const PeerIdentity& peer, const RequestContext& context,
                        Request& request) const;
-  RequestOutcome Config(const PeerIdentity& peer, const RequestContext& context,
-                        Request& request) const;
+  RequestOutcome Config(const Asker& asker, const RequestContext& context, Store& store,
+                        Request& request);
 
   const Tell tell_;
   Hooks hooks_;

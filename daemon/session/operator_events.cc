@@ -52,7 +52,9 @@ std::optional<OperatorEvent> EventOfDrain(const Request& request) {
   return std::nullopt;
 }
 
-// Whether it was taken is known later, and in the log. Values may be nobody else's to read.
+}  // namespace
+
+// Without values, which may be nobody else's to read.
 std::optional<OperatorEvent> EventOfConfig(const Request& request) {
   protocol::ConfigRequest asked;
   const bool is_read = request.body().Read(0, &asked);
@@ -63,8 +65,6 @@ std::optional<OperatorEvent> EventOfConfig(const Request& request) {
   request.body().ReadArray(sizeof(asked), std::span(text));
   return OperatorEvent{.detail = "set " + Printable(text.substr(0, text.find('=')))};
 }
-
-}  // namespace
 
 OperatorEvent EventOf(const ErasureSummary& erased) {
   std::string detail = erased.filter;
@@ -85,7 +85,6 @@ std::optional<OperatorEvent> EventOf(const Request& request, RequestOutcome outc
   if (request.verb() == protocol::kVerbTraceRecord) return EventOfTrace(request);
   if (request.verb() == protocol::kVerbFsck) return EventOfFsck(request);
   if (request.verb() == protocol::kVerbDrain) return EventOfDrain(request);
-  if (request.verb() == protocol::kVerbConfig) return EventOfConfig(request);
   return std::nullopt;
 }
 

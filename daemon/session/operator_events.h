@@ -9,7 +9,9 @@
 namespace terrace {
 
 OperatorEvent EventOf(const ErasureSummary& erased);
-// Of a request other than an erasure that has come to this outcome: none if it has changed nothing.
+// Of a Config, whose outcome is known when it is answered: none if it changes nothing.
+std::optional<OperatorEvent> EventOfConfig(const Request& request);
+// Of a request other than these that has come to this outcome: none if it has changed nothing.
 std::optional<OperatorEvent> EventOf(const Request& request, RequestOutcome outcome);
 
 }  // namespace terrace

@@ -51,6 +51,10 @@ SessionTable::SessionTable(SessionTableOptions options, Transport& transport,
       }) {
   TERRACE_CHECK(options_.boot_id != 0, "clients read boot id 0 as no daemon");
   slow_log_.SetLimit(options_.slow_request_ms);
+  std::vector<std::string> names;
+  for (const SessionDomain& domain : options_.domains) names.push_back(domain.name);
+  slow_log_.NameDomains(names);
+  admin_.NameDomains(std::move(names));
 }
 
 SessionTable::~SessionTable() = default;
@@ -224,7 +228,8 @@ Request::Outcome SessionTable::BeginRequest(Session& session, Message message) {
   if (outcome != Request::Outcome::kMore) return outcome;
   // The answer to a Config may come before it is known to be awaited.
   if (verb == protocol::kVerbConfig) session.pending.push_back({id, nullptr});
-  if (const auto answered = admin_.Answer(session.peer, session.context, *store_, request)) {
+  if (const auto answered =
+          admin_.Answer({session.peer, session.client_name}, session.context, *store_, request)) {
     return *answered;
   }
   if (verb == Verb::kStats) {
@@ -411,7 +416,8 @@ void SessionTable::Audit(Session& session, Request::Outcome outcome) {
   const bool has_erased = session.request->TakeErasure(session.context, &erased);
   if (has_erased && fsck_.erased) fsck_.erased(session.peer, session.client_name, erased);
   auto event = has_erased ? EventOf(erased) : EventOf(*session.request, outcome);
-  if (event) admin_.Note(session.peer, session.client_name, *session.request, *store_, *event);
+  const AdminVerbs::Asker asker{session.peer, session.client_name};
+  if (event) admin_.Note(asker, session.request->verb(), *store_, std::move(*event));
 }
 
 void SessionTable::EndStep(Session& session, Request::Outcome outcome) {

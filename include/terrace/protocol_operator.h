@@ -97,7 +97,9 @@ struct OperatorLogEntry {
   uint32_t pid = 0;  // 0: of a PID namespace that is not the daemon's to see
   Verb verb = Verb::kHello;
   uint8_t is_whole = 1;  // 0: it ended before it was through
-  uint8_t reserved[6] = {};
+  // What refused it, where nothing was done; kOk of a daemon that does not tell, too.
+  StatusCode status = StatusCode::kOk;
+  uint8_t reserved[5] = {};
   char client_name[32] = {};  // NUL-padded, printable
   char detail[88] = {};       // what was asked, e.g. "idle_s=7200 tier=nvme"
 };

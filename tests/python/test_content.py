@@ -180,6 +180,24 @@ def test_log_tells_who_did_what(daemon, group):
     assert text[1].startswith("1 of 2 events")
     logged = [line for line in daemon.log.read_text().splitlines() if "operator request" in line]
     assert len(logged) == 2 and "blocks=3" in logged[1] and "EvictWhere" in logged[1]
+    assert all('domain="default"' in line for line in logged)
+
+
+def test_a_change_that_was_refused_is_told_so(daemon):
+    for value, status in (("nonsense", 1), ("debug", 0)):
+        asked = run_terrace("config", "set", f"daemon.log_level={value}", "--socket",
+                            daemon.socket)
+        assert asked[0] == status, asked
+    done, refused = ask(daemon, "log")["events"]
+    assert (done["detail"], done["status"]) == ("set daemon.log_level", "ok")
+    assert (refused["detail"], refused["status"]) == ("set daemon.log_level", "invalid")
+    done, refused = run_terrace("log", "--socket", daemon.socket)[1].splitlines()
+    assert " config set daemon.log_level, by uid " in done
+    assert " config set daemon.log_level: refused (invalid; " in refused
+    assert "blocks" not in done + refused
+    (line,) = [line for line in daemon.log.read_text().splitlines()
+               if "operator request" in line and "refused" in line]
+    assert "nonsense" in line and 'domain="default"' in line
 
 
 # ---- pins ----

@@ -22,10 +22,11 @@ using protocol::OperatorLogEntry;
 
 constexpr char kLogDescription[] =
     "What operators did to this domain of late, latest first\n\n"
-    "Evictions, resets, named pins, drains, changes of the configuration, recordings and repairs\n"
-    "since the daemon's start, the last 256, from its memory; its log (journalctl -u terraced)\n"
-    "has each as a line and keeps it. `terrace audit` is what the catalog on the drives\n"
-    "remembers: erasures alone, over restarts.";
+    "Evictions, resets, named pins, drains, changes of the configuration (those that were "
+    "refused,\n"
+    "too), recordings and repairs since the daemon's start, the last 256, from its memory; its\n"
+    "log (journalctl -u terraced) has each as a line and keeps it. `terrace audit` is what the\n"
+    "catalog on the drives remembers: erasures alone, over restarts.";
 
 std::string VerbText(protocol::Verb verb) {
   if (verb == protocol::Verb::kEvict || verb == protocol::kVerbEvictWhere) return "evict";
@@ -36,6 +37,25 @@ std::string VerbText(protocol::Verb verb) {
   if (verb == protocol::kVerbDrain) return "drain";
   if (verb == protocol::kVerbConfig) return "config";
   return fmt::format("verb {}", static_cast<unsigned>(verb));
+}
+
+// Of verbs that concern blocks how many, of those that do not nothing; where nothing was done,
+// that.
+std::string OutcomeText(const OperatorLogEntry& entry) {
+  if (entry.status != StatusCode::kOk) {
+    return fmt::format(": refused ({}; journalctl -u terraced says why)",
+                       StatusCodeName(entry.status));
+  }
+  const bool has_blocks = entry.verb == protocol::Verb::kEvict ||
+                          entry.verb == protocol::kVerbEvictWhere ||
+                          entry.verb == protocol::Verb::kReset ||
+                          entry.verb == protocol::kVerbNamedPin || entry.block_count > 0;
+  std::string text;
+  if (has_blocks) {
+    text = fmt::format(": {} blocks, {}", FormatCount(entry.block_count),
+                       FormatBytes(entry.byte_count));
+  }
+  return text + (entry.is_whole != 0 ? "" : ", and ended before it was through");
 }
 
 class LogVerb : public Verb {
@@ -78,10 +98,8 @@ class LogVerb : public Verb {
       text += fmt::format("{:%Y-%m-%dT%H:%M:%SZ} {}", fmt::gmtime(time), VerbText(entry.verb));
       if (const std::string detail = TextOf(entry.detail); !detail.empty()) text += " " + detail;
       if (!entry.group.is_zero()) text += fmt::format(" group={}", GroupLabel(entry.group, names));
-      text += fmt::format(": {} blocks, {}{}, by uid {} pid {} ({})\n",
-                          FormatCount(entry.block_count), FormatBytes(entry.byte_count),
-                          entry.is_whole != 0 ? "" : ", and ended before it was through", entry.uid,
-                          entry.pid, TextOf(entry.client_name));
+      text += fmt::format("{}, by uid {} pid {} ({})\n", OutcomeText(entry), entry.uid, entry.pid,
+                          TextOf(entry.client_name));
     }
     if (answer.entries.size() < answer.reply.event_count) {
       text += fmt::format("{} of {} events since the daemon's start; its log has the others\n",
@@ -109,6 +127,7 @@ json ToJson(const LogAnswer& answer, const GroupNames& names) {
                       {"block_count", entry.block_count},
                       {"byte_count", entry.byte_count},
                       {"is_whole", entry.is_whole != 0},
+                      {"status", StatusCodeName(entry.status)},
                       {"uid", entry.uid},
                       {"pid", entry.pid},
                       {"client", TextOf(entry.client_name)}});

@@ -67,7 +67,7 @@ TEST_F(CliSlowTest, ShowsWhatARequestWaitedFor) {
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
   EXPECT_THAT(daemon().Errors(),
               AllOf(HasSubstr("event=\"slow request\" request=" + std::to_string(request_id_)),
-                    HasSubstr(row["session"].get<std::string>())));
+                    HasSubstr("domain=\"chat\""), HasSubstr(row["session"].get<std::string>())));
 }
 
 TEST_F(CliSlowTest, ForgetsWhenToldAndNotesNothingWhenOff) {

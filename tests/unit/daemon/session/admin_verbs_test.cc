@@ -5,6 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <optional>
+#include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "terrace/protocol_admin.h"
@@ -256,6 +259,51 @@ TEST_F(Admins, WhatTheyHaveDoneIsRemembered) {
   EXPECT_EQ(entry.verb, protocol::kVerbDrain);
   EXPECT_EQ(entry.uid, 0u);
   EXPECT_STREQ(entry.detail, "bypass");
+}
+
+TEST_F(Admins, AChangeOfTheConfigurationIsRememberedWithItsOutcomeOnceThatIsKnown) {
+  AdminVerbs::Hooks::ConfigDone reload;
+  world_.sessions->SetAdmin(
+      {.config = [&](const PeerIdentity&, protocol::ConfigAction action, const std::string& text,
+                     const AdminVerbs::Hooks::ConfigDone& done) {
+        if (action == protocol::ConfigAction::kReload) {
+          reload = done;
+        } else if (text == "daemon.eviction=lru") {
+          done({StatusCode::kInvalid, "lru is none"}, "");
+        } else {
+          done({}, "{}");
+        }
+      }});
+  const auto ask = [&](protocol::ConfigAction action, const std::string& text) {
+    const protocol::ConfigRequest request{.action = action};
+    const auto head = BytesOf(request);
+    const auto bytes = std::as_bytes(std::span(text));
+    std::vector<std::byte> body(head.begin(), head.end());
+    body.insert(body.end(), bytes.begin(), bytes.end());
+    world_.Deliver(world_.AttachAs(0), world_.Frames(protocol::kVerbConfig, body, 1'000));
+  };
+  const auto log = [&] {
+    const FakeMessage answer = world_.Call(world_.AttachAs(kNobody), protocol::kVerbOperatorLog,
+                                           BytesOf(protocol::OperatorLogRequest{}));
+    std::vector<std::pair<std::string, StatusCode>> events;
+    for (uint32_t i = 0; i < answer.At<protocol::OperatorLogReply>().entry_count; ++i) {
+      const auto entry = answer.At<protocol::OperatorLogEntry>(
+          sizeof(protocol::OperatorLogReply) + i * sizeof(protocol::OperatorLogEntry));
+      EXPECT_EQ(entry.verb, protocol::kVerbConfig);
+      events.emplace_back(entry.detail, entry.status);
+    }
+    return events;
+  };
+  ask(protocol::ConfigAction::kReload, "");
+  EXPECT_TRUE(log().empty()) << "nobody knows yet what becomes of it";
+  ask(protocol::ConfigAction::kSet, "daemon.eviction=lru");
+  ask(protocol::ConfigAction::kSet, "daemon.eviction=hazard");
+  ask(protocol::ConfigAction::kGet, "daemon.eviction");
+  reload({StatusCode::kIo, "cannot read it"}, "");
+  EXPECT_THAT(log(),
+              ::testing::ElementsAre(std::pair("reload", StatusCode::kIo),
+                                     std::pair("set daemon.eviction", StatusCode::kOk),
+                                     std::pair("set daemon.eviction", StatusCode::kInvalid)));
 }
 
 TEST_F(Admins, RecordingAndRepairAreTheirsWhateverIsNamed) {
