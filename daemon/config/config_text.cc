@@ -47,8 +47,8 @@ struct Source {
   }
 };
 
-// Insertions, deletions and substitutions that turn `from` into `to`.
-size_t EditDistance(std::string_view from, std::string_view to) {
+// Insertions, deletions and substitutions that turn `from` into the first 0, 1, … letters of `to`.
+std::vector<size_t> EditDistances(std::string_view from, std::string_view to) {
   std::vector<size_t> row(to.size() + 1);
   for (size_t j = 0; j < row.size(); ++j) row[j] = j;
   for (size_t i = 1; i <= from.size(); ++i) {
@@ -60,20 +60,27 @@ size_t EditDistance(std::string_view from, std::string_view to) {
       row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
     }
   }
-  return row.back();
+  return row;
 }
 
 // What was most likely meant: one that goes on where `name` ends, else the one with the fewest
-// differing letters. None if half of what follows its section differs: that would mislead.
+// differing letters, else one that begins much like it ("nvme.capcity"). None if half of what
+// follows its section differs, or a quarter of such a beginning: that would mislead.
 template <typename Names>
 std::optional<std::string> Nearest(std::string_view name, const Names& candidates) {
   const auto distance = [name](std::string_view candidate) -> size_t {
-    return candidate.starts_with(name) ? 0 : EditDistance(name, candidate);
+    return candidate.starts_with(name) ? 0 : EditDistances(name, candidate).back();
+  };
+  const auto distance_of_beginning = [name](std::string_view candidate) {
+    return std::ranges::min(EditDistances(name, candidate));
   };
   const auto nearest = std::ranges::min_element(candidates, {}, distance);
   const size_t own_size = name.size() - (name.find('.') + 1);  // npos + 1 == 0
-  if (own_size == 0 || distance(*nearest) * 2 > own_size) return std::nullopt;
-  return std::string(*nearest);
+  if (own_size == 0) return std::nullopt;
+  if (distance(*nearest) * 2 <= own_size) return std::string(*nearest);
+  const auto alike = std::ranges::min_element(candidates, {}, distance_of_beginning);
+  if (distance_of_beginning(*alike) * 4 > own_size) return std::nullopt;
+  return std::string(*alike);
 }
 
 // One value on its way into a field: where it stands, and how a refusal is worded.

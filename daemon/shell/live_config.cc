@@ -115,6 +115,25 @@ std::string AsToml(const std::string& key, const std::string& value) {
   return "[[domain]]\nname = \"" + section.substr(7) + "\"\n" + line;
 }
 
+// Of a key that is valid and cannot be set: of what domain it is, or that it is read at a start.
+std::string WhyNotLive(const DaemonConfig& running, const std::string& key,
+                       const std::string& path) {
+  const std::string section = key.substr(0, key.rfind('.'));
+  if (section.starts_with("domain.")) {
+    const std::string name = section.substr(7);
+    std::string names;
+    bool is_there = false;
+    for (const DomainConfig& domain : running.domains) {
+      is_there = is_there || domain.name == name;
+      names += (names.empty() ? "'" : ", '") + domain.name + "'";
+    }
+    if (!is_there) return "there is no domain '" + name + "'; the daemon has " + names;
+  }
+  return key + " needs a restart: write it into " +
+         (path.empty() ? "a file, which --config names" : path) +
+         " and restart terraced; `terrace config get` says which keys are live";
+}
+
 std::string Quoted(const std::string& value) {
   std::string quoted = "\"";
   for (const char letter : value) {
@@ -259,9 +278,7 @@ Error LiveConfig::Set(const std::string& text, std::string* document) {
   }
   DaemonConfig wanted = wanted_;
   if (!CopyLive(said, key, &wanted).ok()) {
-    return Invalid(key + " needs a restart, or is of no domain that there is: write it into " +
-                   (source_.path.empty() ? "a file, which --config names" : source_.path) +
-                   " and restart terraced; `terrace config get` says which keys are live");
+    return Invalid(WhyNotLive(config_, key, source_.path));
   }
   if (key == "daemon.dram_bytes" && !source_.overrides.dram_bytes.empty()) {
     return Invalid("terraced was started with --dram-bytes " + source_.overrides.dram_bytes +

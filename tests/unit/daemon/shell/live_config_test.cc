@@ -129,6 +129,10 @@ TEST_F(LiveConfigTest, TellsWhereEachValueComesFrom) {
   EXPECT_GT((*Ask(ConfigAction::kGet))["keys"].size(), 80u);
   EXPECT_FALSE(Ask(ConfigAction::kGet, "daemon.log_levl"));
   EXPECT_THAT(why_, HasSubstr("the nearest is daemon.log_level"));
+  EXPECT_FALSE(Ask(ConfigAction::kGet, "nvme.capcity"));
+  EXPECT_THAT(why_, HasSubstr("the nearest is nvme.capacity_bytes"));
+  EXPECT_FALSE(Ask(ConfigAction::kGet, "nvme.qqqq"));
+  EXPECT_THAT(why_, Not(HasSubstr("the nearest is")));
   EXPECT_FALSE(Ask(ConfigAction::kGet, "nonsense"));
   EXPECT_THAT(why_, HasSubstr("'nonsense' is no key"));
 }
@@ -272,7 +276,9 @@ TEST_F(LiveConfigTest, WhatCannotBeSetIsSaidAndChangesNothing) {
       {"daemon.segment_bytes=4MiB", "daemon.segment_bytes needs a restart"},
       {"daemon.dram_bytes=4GiB", "raised again up to 1GiB, what it was started with"},
       {"daemon.dram_bytes=128MiB", "daemon.dram_bytes is 128MiB"},
-      {"domain.other.allow_uids=[1]", "of no domain that there is"},
+      {"nvme.paths=[\"/mnt/d\"]", "nvme.paths needs a restart: write it into "},
+      {"domain.default.socket=/s", "domain.default.socket needs a restart: write it"},
+      {"domain.other.allow_uids=[1]", "there is no domain 'other'; the daemon has 'default'"},
       {"nvme.read_ahead_blocks=5000", "a whole number from 0 to 4096"},
       {"daemon.deadline_default_ms=700000", "more than daemon.deadline_ms_max"},
       {"daemon.nothing=1", "daemon.nothing is no known key"}};
