@@ -183,6 +183,28 @@ def test_log_tells_who_did_what(daemon, group):
     assert all('domain="default"' in line for line in logged)
 
 
+def test_audit_tells_an_eviction_of_keys_from_one_of_all():
+    with tempfile.TemporaryDirectory() as directory:
+        daemon = Daemon(directory, f'[nvme]\npaths = ["{directory}/d"]\n'
+                                   'capacity_bytes = "64MiB"\nslab_bytes = "4MiB"\n')
+        try:
+            client = connect(daemon)
+            group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
+            keys = store(group, list(range(64)))
+            wait_until_free(group, keys)
+            ask(daemon, "evict", listed(daemon)[3]["key"], "--yes")
+            ask(daemon, "evict", "--all", "--yes")
+            deadline = time.monotonic() + LONG_S
+            while len(ask(daemon, "audit")["audit"]) < 2 and time.monotonic() < deadline:
+                time.sleep(0.01)
+            told = run_terrace("audit", "--socket", daemon.socket)[1].splitlines()
+            client.close()
+        finally:
+            daemon.stop()
+    assert " blocks of all groups by uid" in told[0], told
+    assert " evicted 1 blocks of 1 key by uid" in told[1], told
+
+
 def test_a_change_that_was_refused_is_told_so(daemon):
     for value, status in (("nonsense", 1), ("debug", 0)):
         asked = run_terrace("config", "set", f"daemon.log_level={value}", "--socket",
