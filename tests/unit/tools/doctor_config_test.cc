@@ -141,6 +141,7 @@ TEST(DoctorConfig, ADirectoryOfASocketIsThereBeforeTheStartAndWritableForTheDaem
   host.stats["/run/terrace"] = {.mode = S_IFDIR | 0755, .uid = 0};
   EXPECT_EQ(CheckDirectories(subject)[0].level, kProblem);
   EXPECT_THAT(CheckDirectories(subject)[0].found, HasSubstr("terrace may not write"));
+  EXPECT_THAT(CheckDirectories(subject)[0].remedy, Not(HasSubstr("install"))) << "it is not ours";
   subject.is_config_daemons = true;
   EXPECT_TRUE(CheckDirectories(subject).empty()) << "systemd may make its sockets";
   subject.is_config_daemons = false;

@@ -119,8 +119,8 @@ std::optional<Finding> CheckSocketDirectory(const Subject& subject, const std::s
   Finding finding{.check = "directory"};
   const UserFacts& user = subject.daemon;
   const std::string about = fmt::format("{} (socket)", directory);
-  finding.remedy = fmt::format("sudo install -d -m 750 -o {} {}, or another socket in [[domain]]",
-                               user.name, directory);
+  // Of a directory that is there others may have need.
+  finding.remedy = fmt::format("[[domain]] socket: name one in a directory of {}", user.name);
   int error = 0;
   const auto file = subject.calls.Stat(directory, &error);
   if (file && S_ISDIR(file->mode)) {
@@ -138,6 +138,7 @@ std::optional<Finding> CheckSocketDirectory(const Subject& subject, const std::s
     return std::nullopt;
   } else {
     finding.found = about + " is not there, and the start does not make it";
+    finding.remedy = fmt::format("sudo install -d -m 750 -o {} {}", user.name, directory);
   }
   finding.level = FindingLevel::kProblem;
   finding.meaning = "terraced refuses to start.";
