@@ -1,4 +1,5 @@
 """A terraced of one test's own, and a small model's Space."""
+import contextlib
 import ctypes
 import os
 import pathlib
@@ -81,6 +82,25 @@ def connect(daemon):
             pass
         if time.monotonic() > deadline:
             pytest.fail(f"no daemon came up: {client.last_error}\n{daemon.log.read_text()}")
+
+
+@contextlib.contextmanager
+def kept_out(daemon, mode=0, gid=None):
+    """This process's user may not open the daemon's socket meanwhile: root becomes another one."""
+    path = pathlib.Path(daemon.socket)
+    path.parent.chmod(0o711)
+    path.chmod(mode)
+    if gid is not None:
+        os.chown(path, -1, gid)
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.seteuid(1)
+    try:
+        yield
+    finally:
+        if is_root:
+            os.seteuid(0)
+        path.chmod(0o660)
 
 
 def terrace_path():

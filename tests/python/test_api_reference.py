@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT / "packaging"))
 import api_reference  # noqa: E402  pylint: disable=wrong-import-position
 
 # Configured by name, or of use to the package alone.
-NOT_CALLED = {"_native", "parameters", "prefill_cost", "presence", "shelf", "threads",
+NOT_CALLED = {"_native", "denied", "parameters", "prefill_cost", "presence", "shelf", "threads",
               "vllm_plugin", "vllm_tier"}
 ADAPTERS = {"vllm", "sglang", "lmcache"}
 

@@ -26,7 +26,7 @@ import lmcache_engine  # noqa: E402  pylint: disable=wrong-import-position
 from lmcache_engine import (  # noqa: E402  pylint: disable=wrong-import-position
     BF16, FP16, FULL, WINDOW, Engine, Group, Memory)
 from conftest import (  # noqa: E402  pylint: disable=wrong-import-position
-    LONG_S, Daemon, connect, let_nobody_store)
+    LONG_S, Daemon, connect, kept_out, let_nobody_store)
 
 REQUESTS = int(os.environ.get("TERRACE_ENGINE_REQUESTS", "200"))
 PATIENT = {"timeout_ms": 1000 * LONG_S, "load_timeout_ms": 1000 * LONG_S}
@@ -159,6 +159,16 @@ def test_without_a_daemon_nothing_waits(daemon):
     assert engine.counts["store_failed"] == 20
     status = engine.adapter.report_status()
     assert not status["is_healthy"] and status["objects_dropped"] == 60
+    engine.close()
+
+
+def test_who_may_not_open_the_socket_goes_on_without_it(daemon, caplog):
+    with kept_out(daemon):
+        engine = make(daemon, timeout_ms=20)
+        assert engine.serve([1, 2, 3]) == 0
+    assert engine.adapter.refusal is None and "Permission denied" in caplog.text
+    _until(lambda: engine.adapter.report_status()["is_healthy"])
+    assert engine.serve([1, 2, 3]) == 0
     engine.close()
 
 

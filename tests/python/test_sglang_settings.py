@@ -7,7 +7,7 @@ from test_sglang import (  # first: it stands in for SGLang's modules
     config_of, hashes, indices_of, make, make_hybrid, make_ranks, store, transfer,
     wait_populated)
 import terrace.sglang
-from conftest import LONG_S, connect
+from conftest import LONG_S, connect, kept_out
 
 GROUP = terrace.group.Group
 
@@ -24,6 +24,20 @@ def listen_to(monkeypatch, pause_s=0.0):
 
         monkeypatch.setattr(GROUP, name, ask)
     return told
+
+
+def test_who_may_not_open_the_socket_goes_on_without_it(daemon, client, caplog):
+    wait_populated(client)
+    with kept_out(daemon):
+        backend, keys = make(daemon), hashes(2)
+        assert backend.batch_exists(keys) == 0
+        assert backend.batch_set_v1(keys, indices_of([0, 1])) == [False, False]
+    assert backend.refusal is None and "Permission denied" in caplog.text
+    deadline = time.monotonic() + LONG_S
+    while not all(backend.batch_set_v1(keys, indices_of([0, 1]))):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    backend.close()
 
 
 @pytest.mark.parametrize("verb", ["exists", "get", "set"])

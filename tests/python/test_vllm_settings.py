@@ -6,7 +6,7 @@ import types
 import pytest
 
 from vllm_driver import expect_nothing_held, make_engine, run_prompt, terrace
-from conftest import connect
+from conftest import connect, kept_out
 from terrace.requests import Pause
 
 Settings = terrace.vllm.settings.Settings
@@ -47,6 +47,16 @@ def test_a_name_that_is_none_is_told_with_the_nearest(caplog):
 def test_a_value_that_cannot_be_is_named(name, value):
     with pytest.raises(ValueError, match=f"{name} is {value!r}"):
         Settings.of({"socket": "/s", name: value})
+
+
+def test_who_may_not_open_the_socket_goes_on_without_it(daemon, caplog):
+    connect(daemon).close()
+    with kept_out(daemon):
+        engine = make_engine(daemon, random.Random(7))
+        run_prompt(engine)
+    assert engine.counts["finished"] == 1 and engine.connector.side.refusal is None
+    assert "Permission denied" in caplog.text
+    engine.close()
 
 
 def test_an_engine_with_a_value_that_cannot_be_serves_without_the_cache(daemon, caplog):

@@ -21,7 +21,7 @@ import terrace.vllm_tier as vllm_tier  # noqa: E402  pylint: disable=wrong-impor
 from terrace.vllm import tier_chunks  # noqa: E402  pylint: disable=wrong-import-position
 import vllm_tiering  # noqa: E402  pylint: disable=wrong-import-position
 from conftest import (  # noqa: E402  pylint: disable=wrong-import-position
-    LONG_S, connect, let_nobody_store)
+    LONG_S, connect, kept_out, let_nobody_store)
 from vllm.v1.kv_offload.tiering.base import TransferJob  # noqa: E402  pylint: disable=C0413
 
 ROW_BYTES = 8192
@@ -187,6 +187,16 @@ def test_without_a_daemon_nothing_waits(daemon):
     driver.step()
     assert driver.counts["finished"] == 1 and driver.counts["computed"] == 3
     driver.run()
+    close(driver)
+
+
+def test_who_may_not_open_the_socket_goes_on_without_it(daemon, caplog):
+    with kept_out(daemon):
+        driver = make_driver(daemon, timeout_ms=20)
+        driver.add([1, 2, 3])
+        driver.run()
+    assert driver.counts["finished"] == 1 and driver.manager.tier.refusal is None
+    assert "Permission denied" in caplog.text
     close(driver)
 
 

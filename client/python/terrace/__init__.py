@@ -18,17 +18,19 @@ cache. terrace.aio is the asyncio face, terrace.torch saves and restores whole c
 """
 from .calls import BlockInfo, Evicted, Hints, Keys, Match, ReservedKey, Token
 from .client import Client
-from .errors import (Busy, Corrupt, Exists, Gone, Invalid, IoError, NoSpace, NotFound,
-                     ReadOnly, TerraceError, Unavailable, Unsupported)
+from .errors import (Busy, Corrupt, Exists, Gone, Incompatible, Invalid, IoError, NoSpace,
+                     NotFound, ReadOnly, Refused, TerraceError, Unavailable, Unreachable,
+                     Unsupported)
 from .group import ACQUIRE_BY_PARTS, ACQUIRE_DEVICE, ACQUIRE_FOLLOW, KEYS_FLAT, Group
 from .leases import ReadLease, WriteLease
 from .paged import HOST, Copy, Device, PagedCache, Rope
 from .space import Space, SpaceGroup
 
 __all__ = [
-    "ACQUIRE_BY_PARTS", "ACQUIRE_DEVICE", "ACQUIRE_FOLLOW", "BlockInfo", "Busy", "Client", "Copy",
-    "Corrupt", "Device", "Evicted", "Exists", "Gone", "Group", "Hints", "HOST", "Invalid",
-    "IoError", "Keys", "KEYS_FLAT", "Match", "NoSpace", "NotFound", "PagedCache", "ReadLease",
-    "ReadOnly", "ReservedKey", "Rope", "Space", "SpaceGroup", "TerraceError", "Token",
-    "Unavailable", "Unsupported", "WriteLease",
+    "ACQUIRE_BY_PARTS", "ACQUIRE_DEVICE", "ACQUIRE_FOLLOW", "BlockInfo", "Busy", "Client",
+    "Copy", "Corrupt", "Device", "Evicted", "Exists", "Gone", "Group", "Hints", "HOST",
+    "Incompatible", "Invalid", "IoError", "Keys", "KEYS_FLAT", "Match", "NoSpace", "NotFound",
+    "PagedCache", "ReadLease", "ReadOnly", "Refused", "ReservedKey", "Rope", "Space",
+    "SpaceGroup", "TerraceError", "Token", "Unavailable", "Unreachable", "Unsupported",
+    "WriteLease",
 ]

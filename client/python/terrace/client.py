@@ -10,7 +10,7 @@ import json
 import weakref
 from typing import Any, Dict, Iterator, Optional
 
-from . import _native
+from . import _native, denied
 from .calls import microseconds
 from .errors import Gone, TerraceError, from_status, is_everyday, number
 from .group import Group
@@ -57,6 +57,7 @@ class Client:
             raise from_status(status, f"a client of {socket_path}", why.value.decode())
         # What copies blocks that lie in the memory of a device; "host": any thread reads them.
         self.device_backend = "host" if device is None else device.backend
+        self._socket_path = str(socket_path)
         self._told = ""  # the last_error of the last exception
         self._handle = _Handle(handle.value)
         # Not when the interpreter ends: daemon threads may be in a call, which goes on without it.
@@ -137,12 +138,23 @@ class Client:
             raise self.error(status, doing, for_writers=for_writers)
 
     def wait_connected(self, timeout_s: float = 10.0) -> None:
-        """Busy at the deadline, with what is tried; Invalid, Unsupported or IoError when it was
-        refused."""
+        """Busy at the deadline, with what is tried; Unreachable, Refused or Incompatible where
+        trying again alone does not help. All are Unavailable, and it is tried again all the
+        same."""
         status = lib.terrace_client_wait_connected(self.handle, microseconds(timeout_s))
         if status:
-            self._told = ""
-            raise self.error(status, "connecting")
+            self._told = self.last_error
+            raise self._unconnected(status, "connecting", self._told)
+
+    def _unconnected(self, status: int, doing: str, sentence: str) -> TerraceError:
+        """Of a status that says why there is no connection."""
+        return from_status(status, doing, sentence + denied.remedy_of(self._socket_path),
+                           is_of_connecting=True)
+
+    def _keeps_unconnected(self, status: int) -> bool:
+        """Whether the status is what keeps this client from having a connection."""
+        return (not self.is_connected
+                and status == lib.terrace_client_wait_connected(self.handle, 1))
 
     def open(self, spec: SpaceGroup, self_mask: int = 1,
              timeout_s: Optional[float] = None) -> Group:
@@ -155,8 +167,10 @@ class Client:
                                   microseconds(timeout_s), ctypes.byref(group), why, len(why))
         if status:
             self._told = self.last_error
-            raise from_status(status, f"opening group {spec.name!r}",
-                              why.value.decode(errors="replace"))
+            doing, sentence = f"opening group {spec.name!r}", why.value.decode(errors="replace")
+            if self._keeps_unconnected(status):
+                raise self._unconnected(status, doing, sentence)
+            raise from_status(status, doing, sentence)
         return Group(self, spec, group.value)
 
     def pin_arena(self, device: Any) -> None:

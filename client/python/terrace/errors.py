@@ -65,8 +65,27 @@ class ReadOnly(Unsupported, Unavailable):
     """The client is a reader, and asked for what writers may: go on without storing."""
 
 
+# What keeps a connection from being made until a person has done something is for that person, and
+# for a program all the same as no daemon.
+
+
+class Unreachable(IoError, Unavailable):
+    """This user may not open the daemon's socket, or it is none: go on without the cache."""
+
+
+class Refused(Invalid, Unavailable):
+    """The daemon does not take this process for a client: go on without the cache."""
+
+
+class Incompatible(Unsupported, Unavailable):
+    """Library and daemon have no version in common: go on without the cache."""
+
+
 _BY_CODE = {1: NotFound, 2: Exists, 3: NoSpace, 4: Busy, 5: Invalid, 6: Corrupt, 7: IoError,
             8: Gone, 9: Unsupported}
+
+
+_BY_CODE_UNCONNECTED = {5: Refused, 7: Unreachable, 9: Incompatible}
 
 
 def is_everyday(code: int) -> bool:
@@ -74,11 +93,14 @@ def is_everyday(code: int) -> bool:
     return issubclass(_BY_CODE.get(code, TerraceError), Unavailable)
 
 
-def from_status(code: int, doing: str, sentence: str = "", *, is_read_only: bool = False
-                ) -> TerraceError:
+def from_status(code: int, doing: str, sentence: str = "", *, is_read_only: bool = False,
+                is_of_connecting: bool = False) -> TerraceError:
     """The exception for a status code, with the library's own sentence where there is one.
-    is_read_only: a reader asked for what writers may."""
+    is_read_only: a reader asked for what writers may. is_of_connecting: it says why there is no
+    connection."""
     kind = _BY_CODE.get(code, TerraceError)
+    if is_of_connecting:
+        kind = _BY_CODE_UNCONNECTED.get(code, kind)
     if kind is Unsupported and is_read_only:
         kind = ReadOnly
     name = _native.lib.terrace_status_name(code).decode()
