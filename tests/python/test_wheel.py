@@ -37,12 +37,13 @@ def test_a_wheel_brings_its_library(daemon, tmp_path):
         assert not [name for name in names if "test" in name]
         archive.extractall(tmp_path / "installed")
     program = ("import sys, terrace; c = terrace.Client(sys.argv[1]); c.wait_connected(); "
-               "print(terrace.__file__, terrace._native.lib._name)")
+               "print(terrace.__file__, terrace._native.lib._name, terrace.__version__)")
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TERRACE")}
     environment["PYTHONPATH"] = str(tmp_path / "installed")
     done = subprocess.run([sys.executable, "-c", program, daemon.socket], capture_output=True,
                           text=True, check=True, env=environment, cwd=tmp_path)
     assert done.stdout.count(str(tmp_path / "installed")) == 2
+    assert done.stdout.split()[-1] == wheel.name.split("-")[1], "its version"
     assert SPACE.block_tokens == 16
 
 

@@ -18,6 +18,13 @@ PRIORITY_UNSET = 255
 class Id(Structure):
     _fields_ = [("low", c_uint64), ("high", c_uint64)]
 
+    def __str__(self) -> str:
+        """32 digits, as `terrace show` takes them."""
+        return f"{self.high:016x}{self.low:016x}"
+
+    def __repr__(self) -> str:
+        return f"Id({self})"
+
 
 class _Versioned(Structure):
     """A struct that begins with its own size."""

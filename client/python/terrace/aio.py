@@ -9,7 +9,7 @@ import itertools
 from typing import Any, Dict, Optional, Tuple
 
 from . import _native
-from .calls import Hints, Keys, microseconds, request_of
+from .calls import Hints, Keys, microseconds, native_of, request_of
 from .client import Client
 from .errors import Gone
 from .group import Group
@@ -89,7 +89,7 @@ class Requests:
         return completion
 
     def _keys(self, keys: Keys, request: _native.Request) -> Tuple[Any, ...]:
-        return self.client.handle, self.group.index, keys.native, len(keys), ctypes.byref(request)
+        return (self.client.handle, self.group.index, *native_of(keys), ctypes.byref(request))
 
     async def acquire(self, keys: Keys, timeout_s: Optional[float] = None,
                       hints: Optional[Hints] = None, *, member_mask: int = 0, flags: int = 0,

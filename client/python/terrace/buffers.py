@@ -154,14 +154,15 @@ def pointers_to_parts(buffers: Any, part_bytes: Sequence[int], block_count: int,
         return ctypes.cast(buffers.pointers.ctypes.data, ctypes.POINTER(ctypes.c_void_p))
     if not isinstance(buffers, (list, tuple)):
         address, found_bytes = address_of(buffers, is_written)
-        _expect(found_bytes, block_count * block_bytes, f"{block_count} blocks")
+        _expect(found_bytes, block_count * block_bytes,
+                f"{block_count} blocks of {block_bytes} bytes each, in all")
         starts = [address + i * block_bytes for i in range(block_count)]
         return _split(starts, part_bytes)
     if len(buffers) == block_count * per_block:
         found: List[int] = []
         for i, buffer in enumerate(buffers):
             address, found_bytes = address_of(buffer, is_written)
-            _expect(found_bytes, part_bytes[i % per_block], f"part {i % per_block}")
+            _expect(found_bytes, part_bytes[i % per_block], f"part {i % per_block}, of")
             found.append(address)
         return (ctypes.c_void_p * max(len(found), 1))(*found)
     if len(buffers) != block_count:
@@ -170,14 +171,14 @@ def pointers_to_parts(buffers: Any, part_bytes: Sequence[int], block_count: int,
     starts = []
     for buffer in buffers:
         address, found_bytes = address_of(buffer, is_written)
-        _expect(found_bytes, block_bytes, "a block")
+        _expect(found_bytes, block_bytes, "a block of")
         starts.append(address)
     return _split(starts, part_bytes)
 
 
 def _expect(found_bytes: int, expected_bytes: int, what: str) -> None:
     if found_bytes != expected_bytes:
-        raise Invalid(f"a buffer of {found_bytes} bytes for {what} of {expected_bytes} bytes")
+        raise Invalid(f"a buffer of {found_bytes} bytes for {what} {expected_bytes} bytes")
 
 
 def _split(starts: Sequence[int], part_bytes: Sequence[int]) -> "ctypes.Array[ctypes.c_void_p]":

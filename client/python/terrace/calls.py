@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import _native
-from .errors import Invalid, number
+from .errors import Invalid, number, wrong_type
 
 TIERS = ("hbm", "dram", "nvme", "redis")
 SPAN_STATES = ("ready", "coming", "following")
@@ -53,7 +53,11 @@ class Keys(Sequence[Any]):
 
     def hex(self) -> List[str]:
         """32 digits a key, as `terrace ls` prints them."""
-        return [f"{key.high:016x}{key.low:016x}" for key in self.native]
+        return [str(key) for key in self.native]
+
+    def __repr__(self) -> str:
+        shown = ", ".join(self[:4].hex()) + (", ..." if len(self) > 4 else "")
+        return f"<Keys: {len(self)}{': ' if len(self) else ''}{shown}>"
 
     def __len__(self) -> int:
         return len(self.native)
@@ -72,12 +76,21 @@ class Keys(Sequence[Any]):
         return Keys(native)
 
     def __add__(self, other: "Keys") -> "Keys":
+        native_of(other)
         size = ctypes.sizeof(_native.Id)
         native = (_native.Id * (len(self) + len(other)))()
         ctypes.memmove(native, self.native, len(self) * size)
         ctypes.memmove(ctypes.addressof(native) + len(self) * size, other.native,
                        len(other) * size)
         return Keys(native)
+
+
+def native_of(keys: Keys) -> "Tuple[ctypes.Array[Any], int]":
+    """Of a call's keys: for C, and how many."""
+    if not isinstance(keys, Keys):
+        raise wrong_type("keys", keys, "the Keys that Group.hash, Group.keys_of_digests or "
+                         "Keys.from_hex answers, or a slice of them")
+    return keys.native, len(keys)
 
 
 class Token(NamedTuple):

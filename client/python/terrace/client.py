@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterator, Optional
 
 from . import _native, denied
 from .calls import microseconds
-from .errors import Gone, TerraceError, from_status, is_everyday, number
+from .errors import Gone, TerraceError, from_status, is_everyday, number, wrong_type
 from .group import Group
 from .space import SpaceGroup
 
@@ -159,6 +159,8 @@ class Client:
     def open(self, spec: SpaceGroup, self_mask: int = 1,
              timeout_s: Optional[float] = None) -> Group:
         """Declares a SpaceGroup. self_mask: bit m for every member m of this process."""
+        if not isinstance(spec, SpaceGroup):
+            raise wrong_type("spec", spec, 'a SpaceGroup, such as SpaceGroup("my-model", [space])')
         native, _keep = spec._native()  # pylint: disable=protected-access
         group = ctypes.c_uint32()
         why = ctypes.create_string_buffer(2048)

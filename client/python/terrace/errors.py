@@ -1,6 +1,7 @@
 """What a call can answer other than a result: one class a status."""
 import ctypes
 import operator
+import reprlib
 from typing import Any
 
 from . import _native
@@ -49,6 +50,10 @@ class Exists(TerraceError):
 class Invalid(TerraceError, ValueError):
     """The call is wrong: fix it."""
     status = "invalid"
+
+
+class WrongType(Invalid, TypeError):
+    """The call was given a thing of another kind: fix it."""
 
 
 class IoError(TerraceError, OSError):
@@ -105,6 +110,12 @@ def from_status(code: int, doing: str, sentence: str = "", *, is_read_only: bool
         kind = ReadOnly
     name = _native.lib.terrace_status_name(code).decode()
     return kind(f"{doing}: {name}" + (f": {sentence}" if sentence else ""))
+
+
+def wrong_type(name: str, value: Any, expected: str) -> WrongType:
+    """What `name` was given instead of what is expected."""
+    return WrongType(f"{name}: a {type(value).__name__} was given, {reprlib.repr(value)}: pass "
+                     f"{expected}")
 
 
 def number(name: str, value: Any, bits: int = 32) -> int:

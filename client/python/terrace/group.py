@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple
 
 from . import _native
 from .calls import (TIERS, BlockInfo, Evicted, Hints, Keys, Match, Token, microseconds,
-                    request_of)
-from .errors import Invalid, number, numbers
+                    native_of, request_of)
+from .errors import Invalid, number, numbers, wrong_type
 from .leases import ReadLease, WriteLease
 from .space import SpaceGroup
 
@@ -52,6 +52,8 @@ def _tokens_of(tokens: Any) -> "ctypes.Array[Any]":
 
 
 def _id_of(token: Token) -> _native.Id:
+    if not isinstance(token, Token):
+        raise wrong_type("token", token, "a Token, as a lease's `token` is one")
     return _native.Id(number("token.low", token.low, 64), number("token.high", token.high, 64))
 
 
@@ -92,7 +94,7 @@ class Group:
         return Keys(keys)
 
     def _keys(self, keys: Keys) -> Tuple[Any, ...]:
-        return self.client.handle, self.index, keys.native, len(keys)
+        return (self.client.handle, self.index, *native_of(keys))
 
     def match(self, keys: Keys, timeout_s: Optional[float] = None,
               hints: Optional[Hints] = None, *, parent: Optional[_native.Id] = None,
@@ -173,7 +175,7 @@ class Group:
 
     def query(self, keys: Keys, timeout_s: Optional[float] = None) -> List[BlockInfo]:
         """One answer a key."""
-        found = (_native.QueriedBlock * len(keys))()
+        found = (_native.QueriedBlock * native_of(keys)[1])()
         self.client.check(lib.terrace_query(*self._keys(keys), request_of(timeout_s), found),
                           "query")
         return [BlockInfo(("absent", "reserved", "sealed")[block.state],
@@ -191,7 +193,7 @@ class Group:
               timeout_s: Optional[float] = None) -> Evicted:
         """Drops the blocks from every tier, so that no crash brings them back. No keys are no
         blocks, as of a prompt shorter than one: reset() forgets the group."""
-        if len(keys) == 0:
+        if native_of(keys)[1] == 0:
             return Evicted(0, 0, 0)
         found = _native.EvictResult()
         request = request_of(timeout_s, flags=(EVICT_SUBTREE if with_descendants else 0)

@@ -80,8 +80,7 @@ class _Lease:
         if not address:
             return None
         with self._lock:
-            if self._is_ended:
-                raise Gone("the lease has been released")
+            self._must_be_held()
             self._exports += 1
         slot = _slot_type(byte_count).from_address(address)
         slot.lease = self  # keeps it alive
@@ -95,6 +94,10 @@ class _Lease:
     def _must_live(self, doing: str) -> None:
         if self._is_ended and self._exports == 0:
             raise from_status(_INVALID, doing, "the lease has ended")
+
+    def _must_be_held(self) -> None:
+        if self._is_ended:
+            raise Gone("the lease has been released")
 
     def _must_have(self, doing: str, what: str, first: int, count: int, lease_count: int) -> None:
         self._must_live(doing)
@@ -196,10 +199,13 @@ class ReadLease(_Lease):
         return bool(lib.terrace_read_lease_is_in_device(self.native, number("block", block)))
 
     def slot(self, block: int, member: int = 0) -> Optional[memoryview]:
-        """A member's slot in shared memory, read-only; None if it is not ready or has none.
-        Unsupported where it lies in the memory of a GPU: PagedCache.load reads it there."""
+        """A member's slot in shared memory, read-only; None if it is not ready or has none. Gone
+        once the lease is released, Invalid for a block that it has not, Unsupported where it lies
+        in the memory of a GPU: PagedCache.load reads it there."""
         slot_bytes = ctypes.c_uint64()
         self._member(member)
+        self._must_be_held()
+        self._must_have("a slot", "blocks", number("block", block), 1, self.block_count)
         if self.group.client.device_backend != "host" and self.is_in_device(block):
             raise Unsupported(f"block {block} lies in the memory of a GPU, which this process's "
                               "threads do not reach: PagedCache.load copies it into pages")
@@ -209,7 +215,7 @@ class ReadLease(_Lease):
         return None if view is None else view.toreadonly()
 
     def part(self, block: int, part: int, member: int = 0) -> Optional[memoryview]:
-        """One part of a slot, read-only."""
+        """One part of a slot, read-only; None where slot() is, and refused where that is."""
         space = self._member(member)
         view = self.slot(block, member)
         first = space.part_offset(part)
@@ -339,10 +345,13 @@ class WriteLease(_Lease):
                                                address, byte_count), doing, _NOT_ENCODED)
 
     def slot(self, key: int, member: int = 0) -> Optional[memoryview]:
-        """Where to write a block in place; then checksum(). None unless it is ours. A part that a
-        commit was given is not to be written any more: readers have these bytes."""
+        """Where to write a block in place; then checksum(). None unless it is ours, Gone once the
+        lease has ended, Invalid for a key that it has not. A part that a commit was given is not to
+        be written any more: readers have these bytes."""
         slot_bytes = ctypes.c_uint64()
         self._member(member)
+        self._must_be_held()
+        self._must_have("a slot", "keys", number("key", key), 1, len(self))
         address = lib.terrace_write_lease_slot(self.native, number("key", key),
                                                number("member", member), ctypes.byref(slot_bytes))
         return self._export(address, slot_bytes.value)

@@ -9,7 +9,7 @@ import time
 from typing import Any, Dict, Optional
 
 from . import _native
-from .calls import Hints, Keys, microseconds, request_of
+from .calls import Hints, Keys, microseconds, native_of, request_of
 from .client import Client
 from .errors import Gone, numbers
 from .group import Group
@@ -127,8 +127,8 @@ class Asker:
         if self.is_paused or time.monotonic() < self._mute_until:
             return
         request = request_of(wait_s, hints)
-        status = lib.terrace_touch(self.group.client.handle, self.group.index, keys.native,
-                                   len(keys), ctypes.byref(request))
+        status = lib.terrace_touch(self.group.client.handle, self.group.index,
+                                   *native_of(keys), ctypes.byref(request))
         if status in _NO_ANSWER:
             self._mute_until = time.monotonic() + _MUTE_S
 
@@ -144,9 +144,10 @@ class Asker:
             request.parent = parent
         if event_hashes is not None:
             request.event_hashes = numbers("an event hash", event_hashes)
+        native, count = native_of(keys)
         number = next(self._numbers)
         self._pending[number] = pending
-        status = function(self.group.client.handle, self.group.index, keys.native, len(keys),
+        status = function(self.group.client.handle, self.group.index, native, count,
                           ctypes.byref(request), number, _native.NO_CALLBACK, None)
         if status:
             del self._pending[number]

@@ -7,7 +7,7 @@ import json
 from typing import Any, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _native
-from .errors import Invalid, from_status, number
+from .errors import Invalid, from_status, number, wrong_type
 
 ATTENTION_KINDS = ("mha", "gqa", "mla", "sliding", "state", "chunked")
 PARTS_MAX = 128
@@ -263,6 +263,9 @@ class SpaceGroup:
         return f"{found.high:016x}{found.low:016x}"
 
     def _native(self) -> Tuple[Any, Any]:
+        for member in self.members:
+            if not isinstance(member, Space):
+                raise wrong_type("a member", member, "a Space")
         members = [member._native() for member in self.members]  # pylint: disable=protected-access
         pointers = (ctypes.POINTER(_native.Space) * max(len(members), 1))(
             *[ctypes.pointer(native) for native, _ in members])
