@@ -3,11 +3,13 @@ people to copy are lines that work."""
 import ast
 import html.parser
 import json
+import os
 import pathlib
 import re
 import shlex
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -67,6 +69,38 @@ def test_what_says_nothing_of_itself_is_found(tmp_path, monkeypatch):
     monkeypatch.setattr(api_reference, "PACKAGE", tmp_path)
     monkeypatch.setattr(api_reference, "MODULES", ("bare",))
     assert api_reference.reference()[1] == ["terrace.bare.silent"]
+
+
+def test_the_start_without_root_works_when_it_is_pasted():
+    (block,) = [block for block in re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(),
+                                              re.S) if "mkdir -m 700 /tmp/terrace-$USER" in block]
+    build = pathlib.Path(os.environ["TERRACE_BUILD"])
+    with tempfile.TemporaryDirectory(prefix="terrace-") as parent:
+        slow = pathlib.Path(parent) / "terraced"  # as on a machine that is busy
+        slow.write_text(f'#!/bin/sh\nsleep 1\nexec {build}/daemon/terraced "$@"\n')
+        slow.chmod(0o755)
+        pasted = block.replace("/tmp/", f"{parent}/").replace(
+            "build/release/daemon/terraced", str(slow)).replace("build/release/", f"{build}/")
+        done = subprocess.run(["bash"], input=pasted + "echo status $?; kill $!; wait $!\n",
+                              capture_output=True, text=True, check=False, timeout=60,
+                              env={**os.environ, "USER": "somebody"})
+        assert "health" in done.stdout and "no daemon" not in done.stderr, done
+        assert done.stdout.endswith("status 0\n"), done
+
+
+def test_the_causes_of_a_start_that_is_refused_are_the_programs_words():
+    section = (ROOT / "docs" / "TROUBLESHOOTING.md").read_text().split("## It does not start")[1]
+    (said,) = re.findall(r"^\| `nvme.paths: (.*?)` \|", section, re.M)
+    source = (ROOT / "daemon" / "shell" / "domain_nvme.cc").read_text()
+    for words in said.replace("Permission denied", "…").split("…"):
+        assert words.strip(": ") in source, words
+
+
+def test_every_installed_component_that_is_named_is_one():
+    named = re.search(r"for c in (.*?); do cmake --install",
+                      (ROOT / "docs" / "INTEGRATIONS.md").read_text())[1].split()
+    rules = (ROOT / "client" / "CMakeLists.txt").read_text()
+    assert set(named) == set(re.findall(r"COMPONENT (\w+)", rules))
 
 
 def commands(path):
