@@ -5,6 +5,7 @@ import grp
 import os
 import pathlib
 import pwd
+import resource
 import socket
 import threading
 import time
@@ -54,6 +55,23 @@ def test_a_directory_that_may_not_be_entered_is_named(daemon):
         os.seteuid(1)
         with pytest.raises(terrace.Unreachable, match="User daemon may not enter the directory of"):
             client.wait_connected(LONG_S)
+
+
+def test_a_process_without_descriptors_is_told_so(daemon):
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(limits[0], 256), limits[1]))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                held.append(os.open("/dev/null", os.O_RDONLY))
+        with pytest.raises(terrace.Unavailable) as raised:
+            terrace.Client(daemon.socket)
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert isinstance(raised.value, terrace.IoError) and "descriptors" in str(raised.value)
 
 
 def test_who_is_let_in_later_is_connected(daemon):

@@ -17,6 +17,7 @@ from .group import Group
 from .space import SpaceGroup
 
 lib = _native.lib
+_IO = 7  # a status: of a client that cannot be made, that the process has no descriptors left
 
 
 class _Handle(ctypes.c_void_p):
@@ -54,7 +55,8 @@ class Client:
         status = lib.terrace_client_create(ctypes.byref(options), ctypes.byref(handle), why,
                                            len(why))
         if status:
-            raise from_status(status, f"a client of {socket_path}", why.value.decode())
+            raise from_status(status, f"a client of {socket_path}", why.value.decode(),
+                              is_of_connecting=status == _IO)
         # What copies blocks that lie in the memory of a device; "host": any thread reads them.
         self.device_backend = "host" if device is None else device.backend
         self._socket_path = str(socket_path)

@@ -75,7 +75,8 @@ class ReadOnly(Unsupported, Unavailable):
 
 
 class Unreachable(IoError, Unavailable):
-    """This user may not open the daemon's socket, or it is none: go on without the cache."""
+    """This user may not open the daemon's socket, it is none, or this process has no descriptors
+    left: go on without the cache."""
 
 
 class Refused(Invalid, Unavailable):
