@@ -16,6 +16,7 @@ from zmtp import RawPeer
 
 FLOOD_BYTES = 16 << 20
 PART = bytes(2000)
+SEND_S = 5
 
 
 @pytest.fixture(name="published")
@@ -73,8 +74,12 @@ def test_who_sends_more_than_a_router_is_ended_and_others_are_served(published, 
     publisher, ports = published
     caplog.set_level(logging.WARNING)
     peer = RawPeer(socket.socket(), ("127.0.0.1", ports[which]), kind)
-    with contextlib.suppress(ConnectionError):
+    # Who is told that there is no more room asks again and again, later each time, before he learns
+    # that there is nobody: what he sends is not what shows that he was ended.
+    peer.socket.settimeout(SEND_S)
+    with contextlib.suppress(ConnectionError, TimeoutError):
         flood(peer)
+    peer.socket.settimeout(LONG_S)
     assert peer.is_hung_up()
     assert publisher.peers_ended == 1
     assert "endpoint was ended: it sent" in caplog.text

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -23,11 +24,14 @@ std::string Refusal(const std::string& path) {
 
 class ModelFile : public ::testing::Test {
  protected:
-  ModelFile() { std::filesystem::create_directories(directory_); }
+  ModelFile() {
+    directory_ = ::testing::TempDir() + "terrace-model-XXXXXX";
+    EXPECT_NE(mkdtemp(directory_.data()), nullptr);
+    path_ = directory_ + "/config.json";
+  }
   ~ModelFile() override { std::filesystem::remove_all(directory_); }
 
-  const std::string directory_ = ::testing::TempDir() + "terrace_model_file";
-  const std::string path_ = directory_ + "/config.json";
+  std::string directory_, path_;
 };
 
 TEST_F(ModelFile, IsReadByItsOwnNameAndByItsDirectorys) {
