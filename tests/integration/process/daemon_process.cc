@@ -72,6 +72,7 @@ void DaemonProcess::Start(const std::vector<std::string>& arguments,
   dup2(fd, STDERR_FILENO);
   dup2(fd, STDOUT_FILENO);
   setenv("NOTIFY_SOCKET", notify.c_str(), 1);
+  setenv("STATE_DIRECTORY", directory_.c_str(), 1);  // else root's are in the host's own
   PassDescriptors(surroundings);
   if (surroundings.watchdog_us > 0) {
     setenv("WATCHDOG_PID", std::to_string(getpid()).c_str(), 1);
