@@ -33,9 +33,9 @@ inline constexpr size_t kMemoriesMax = 16;
 
 // Who missed an erasure of a domain.
 struct Missed {
-  // All drives but these, by their ids (drive_id.h), and all kept memory but this, by its arenas'
-  // seeds, the latest last. None: nothing has been erased. kNobody stands for one where all are
-  // meant.
+  // All drives but these, by their ids (drive_directory.h), and all kept memory but this, by its
+  // arenas' seeds, the latest last. None: nothing has been erased. kNobody stands for one where all
+  // are meant.
   static constexpr uint64_t kNobody = 0;
   std::set<uint64_t> all_drives_but;
   std::vector<uint64_t> all_memory_but;

@@ -156,14 +156,15 @@ Status DomainNvme::Identify(size_t path, const MissedErasures& missed, std::stri
                        }) > 1;
   const bool is_damaged = found.status().code() == StatusCode::kCorrupt;
   const bool has_been_erased = !missed.MayServe(options_.domain_index, Missed::kNobody);
+  const char* cause = nullptr;
   if (is_damaged) {
-    TERRACE_RETURN_IF_ERROR(Empty(path, "its drive-id is damaged, or another domain's", why));
+    cause = "its drive-id is damaged, or another domain's";
   } else if (is_twin && has_been_erased) {
-    TERRACE_RETURN_IF_ERROR(
-        Empty(path, "another path has a copy of it, and something was erased", why));
+    cause = "another path has a copy of it, and something was erased";
   } else if (!missed.MayServe(options_.domain_index, id)) {
-    TERRACE_RETURN_IF_ERROR(Empty(path, "it was not there when something was erased", why));
+    cause = "it was not there when something was erased";
   }
+  if (cause != nullptr) TERRACE_RETURN_IF_ERROR(Empty(path, cause, why));
   if (id == Missed::kNobody || is_twin) NameAnew(path);
   return RemoveOutdated(path, missed.missed(options_.domain_index).slabs, why);
 }

@@ -65,10 +65,11 @@ const char* RemedyOf(const SharedTierStats& stats) {
 }
 
 // One a secret: names under another are others anyway.
-std::string FileOf(const DaemonConfig& config, size_t domain_index, const DomainSecret& secret,
-                   std::string_view suffix) {
-  return config.state_dir + "/" + config.domains[domain_index].name + "-" +
-         RedisSecretName(secret) + std::string(suffix);
+std::string StemOf(const DomainConfig& domain, const std::string& secret_name) {
+  return domain.name + '-' + secret_name;
+}
+std::string FileOf(const DaemonConfig& config, const std::string& stem, std::string_view suffix) {
+  return config.state_dir + "/" + stem + std::string(suffix);
 }
 constexpr std::string_view kGenerations = ".redis-generations", kPlace = ".redis-place";
 constexpr size_t kSecretNameBytes = 16;
@@ -92,15 +93,16 @@ struct OldNames {
 };
 OldNames OldNamesOf(const DaemonConfig& config, const std::vector<DomainSecret>& secrets,
                     size_t domain_index) {
-  const std::string end = '-' + RedisSecretName(secrets[domain_index]);
+  const std::string secret_name = RedisSecretName(secrets[domain_index]);
   OldNames names;
   (void)ForEachStem(config.state_dir, [&](const std::string& stem) {
-    if (stem.ends_with(end)) names.stems.insert(stem);
+    if (stem.ends_with('-' + secret_name)) names.stems.insert(stem);
   });
-  names.is_new =
-      !names.stems.empty() && !names.stems.contains(config.domains[domain_index].name + end);
+  names.is_new = !names.stems.empty() &&
+                 !names.stems.contains(StemOf(config.domains[domain_index], secret_name));
   for (size_t i = 0; i < secrets.size(); ++i) {
-    if (secrets[i] == secrets[domain_index]) names.stems.erase(config.domains[i].name + end);
+    if (secrets[i] != secrets[domain_index]) continue;
+    names.stems.erase(StemOf(config.domains[i], secret_name));
   }
   return names;
 }
@@ -110,7 +112,7 @@ OldNames OldNamesOf(const DaemonConfig& config, const std::vector<DomainSecret>&
 void ForgetOldNames(const DaemonConfig& config, const OldNames& names) {
   for (const std::string& stem : names.stems) {
     for (const std::string_view suffix : {kGenerations, kPlace}) {
-      const std::string path = config.state_dir + "/" + stem + std::string(suffix);
+      const std::string path = FileOf(config, stem, suffix);
       if (const Status gone = RemoveSynced(path); !gone.ok()) {
         Log(LogLevel::kWarn, "a file of a domain that had another name cannot be removed",
             {{"path", path}, {"why", gone.what()}, {"remedy", "remove it"}});
@@ -121,9 +123,8 @@ void ForgetOldNames(const DaemonConfig& config, const OldNames& names) {
 
 // The files of such a stem: whoever had a server there is nowhere now.
 void LeaveRedis(const DaemonConfig& config, const std::string& stem, const DomainSecret& secret) {
-  const std::string begin = config.state_dir + "/" + stem;
-  const std::string path = begin + std::string(kPlace);
-  const Status left = LeaveRedis(begin + std::string(kGenerations), path, secret);
+  const std::string path = FileOf(config, stem, kPlace);
+  const Status left = LeaveRedis(FileOf(config, stem, kGenerations), path, secret);
   if (left.ok()) return;
   Log(LogLevel::kWarn,
       "redis place cannot be written: what is erased while there is no [redis] may come "
@@ -299,13 +300,14 @@ Status OpenRedis(const DaemonConfig& config, const std::vector<DomainSecret>& se
                 "blocks are shared under their own domain's secret: both are found by its index");
   for (uint32_t i = 0; i < config.domains.size(); ++i) {
     const std::string name = RedisSecretName(secrets[i]);
+    const std::string stem = StemOf(config.domains[i], name);
     Missed absent{.redis = missed->all_redis(i)};
     absent.redis.erase(name);
     missed->AddAbsent(i, absent);
     const OldNames old = OldNamesOf(config, secrets, i);
     if (!config.redis.is_on()) {
-      LeaveRedis(config, config.domains[i].name + '-' + name, secrets[i]);
-      for (const std::string& stem : old.stems) LeaveRedis(config, stem, secrets[i]);
+      LeaveRedis(config, stem, secrets[i]);
+      for (const std::string& other : old.stems) LeaveRedis(config, other, secrets[i]);
       continue;
     }
     const bool is_called_otherwise = old.is_new || !old.stems.empty();
@@ -325,8 +327,8 @@ Status OpenRedis(const DaemonConfig& config, const std::vector<DomainSecret>& se
         DomainRedis::Options{.domain_name = config.domains[i].name,
                              .secret = secrets[i],
                              .redis = config.redis,
-                             .generations_path = FileOf(config, i, secrets[i], kGenerations),
-                             .place_path = FileOf(config, i, secrets[i], kPlace),
+                             .generations_path = FileOf(config, stem, kGenerations),
+                             .place_path = FileOf(config, stem, kPlace),
                              .has_missed_erasure = has_missed,
                              .ring = rings[i],
                              .post = post,

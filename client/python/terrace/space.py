@@ -260,7 +260,7 @@ class SpaceGroup:
                                                       why, len(why))
         if status:
             raise from_status(status, f"group {self.name!r}", why.value.decode())
-        return f"{found.high:016x}{found.low:016x}"
+        return str(found)
 
     def _native(self) -> Tuple[Any, Any]:
         for member in self.members:

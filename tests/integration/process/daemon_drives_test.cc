@@ -92,6 +92,15 @@ class DaemonDrives : public testing::TestWithParam<bool> {  // encrypted
     for (uint64_t prompt = first; prompt < end; ++prompt) keys.push_back(Keys(1, prompt)[0]);
     ASSERT_TRUE(client_->Evict(group_, keys, {}).ok()) << client_->last_error();
   }
+  // What drives a and b have, while b alone is there.
+  void EraseAllWithoutA() {
+    Start({"a", "b"});
+    StoreAll();
+    End(SIGTERM);
+    Start({"b"});
+    Erase(0, kBlocks);
+    End(SIGTERM);
+  }
   nlohmann::json Stats() { return nlohmann::json::parse(client_->Stats(kLongUs).value()); }
   uint32_t BlocksOnDrives() { return Stats()["lower_tiers"][0]["block_count"]; }
 
@@ -108,12 +117,7 @@ INSTANTIATE_TEST_SUITE_P(Domains, DaemonDrives, testing::Bool(), [](const auto& 
 });
 
 TEST_P(DaemonDrives, OneThatComesBackUnderAnotherPathBringsNothingBack) {
-  Start({"a", "b"});
-  StoreAll();
-  End(SIGTERM);
-  Start({"b"});
-  Erase(0, kBlocks);
-  End(SIGTERM);
+  EraseAllWithoutA();
   fs::rename(Drive("a"), Drive("c"));
   Start({"b", "c"});
   EXPECT_EQ(Hits(), 0u);
@@ -178,12 +182,7 @@ TEST_P(DaemonDrives, ACopyBesideItsOriginalBringsNothingBack) {
 }
 
 TEST_P(DaemonDrives, ADomainByAnotherNameBringsNothingBack) {
-  Start({"a", "b"});
-  StoreAll();
-  End(SIGTERM);
-  Start({"b"});
-  Erase(0, kBlocks);
-  End(SIGTERM);
+  EraseAllWithoutA();
   domain_ = "e";
   fs::rename(Drive("d.secret"), Drive("e.secret"));
   for (const std::string drive : {"a", "b"}) fs::rename(Drive(drive) + "/d", Drive(drive) + "/e");
