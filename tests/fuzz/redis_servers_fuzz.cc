@@ -182,8 +182,9 @@ class World {
     const uint64_t at_least = kind / 2;
     ++asked_;
     generations_->Agree({.group = {1, 2}, .at_least = at_least, .is_rise = kind % 2 == 1},
-                        [this, at_least](Status status, uint64_t generation) {
+                        [this, at_least](Status status, uint64_t generation, uint64_t found) {
                           Require(!status.ok() || generation >= at_least, "a generation sank");
+                          Require(!status.ok() || generation >= found, "it sank on the server");
                           ++answered_;
                         });
   }

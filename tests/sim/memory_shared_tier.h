@@ -128,6 +128,7 @@ class MemorySharedTier final : public SharedTier {
   void Tick() override {
     if (!is_away && !erased_.empty()) waiting_.push_back([this] { EraseOwed(); });
     for (const GroupId& group : is_away ? std::set<GroupId>() : std::exchange(owed_, {})) {
+      Learn(group);  // others' orders, between this host's and now
       known_[group] = ++server_.generations[group];
     }
   }

@@ -59,7 +59,7 @@ void RedisGenerations::Agree(const Question& question, Done done) {
 
 void RedisGenerations::Look(const std::shared_ptr<Job>& job) {
   if (job->try_count++ == kTriesMax) {
-    job->done(Status(StatusCode::kBusy, "a group's generation changes all the while"), 0);
+    job->done(Status(StatusCode::kBusy, "a group's generation changes all the while"), 0, 0);
     return;
   }
   Send(job->key, FormatRedisCommand({"GET", job->key}),
@@ -70,27 +70,28 @@ void RedisGenerations::OnFound(const std::shared_ptr<Job>& job, const RedisAnswe
   const bool is_foreign = IsForeignRedisValue(answer.error);
   const bool is_nil = answer.status.ok() && answer.reply.kind == RedisReply::Kind::kNil;
   const bool is_text = answer.status.ok() && answer.reply.kind == RedisReply::Kind::kString;
-  if (!is_foreign && !is_nil && !is_text) return job->done(TroubleOf(answer), 0);
+  if (!is_foreign && !is_nil && !is_text) return job->done(TroubleOf(answer), 0, 0);
   job->found = is_text && !is_foreign ? answer.reply.text : "";
   const Question& asked = job->question;
   // What nobody wrote who knows the secret says nothing.
   const Result<uint64_t> read = DecodeGeneration(job->found, asked.group, options_.secret);
-  const uint64_t known = std::max(read.ok() ? *read : 0, asked.at_least);
+  job->found_generation = read.ok() ? *read : 0;
+  const uint64_t known = std::max(job->found_generation, asked.at_least);
   const uint64_t wanted = asked.is_rise ? Beyond(known) : known;
   if ((read.ok() && *read == wanted) || (is_nil && wanted == 0)) {
     if (read.ok()) {
       Send(job->key, FormatRedisCommand({"PEXPIRE", job->key, TtlMs()}), [](const RedisAnswer&) {});
     }
-    return job->done(Status::Ok(), wanted);
+    return job->done(Status::Ok(), wanted, job->found_generation);
   }
   const std::string text = EncodeGeneration(asked.group, wanted, options_.secret);
   const std::string ttl = TtlMs();
   Send(job->key, FormatRedisCommand({"EVAL", kReplaceScript, "1", job->key, job->found, text, ttl}),
        [this, job, wanted](const RedisAnswer& replaced) {
          if (!replaced.status.ok() || replaced.reply.kind != RedisReply::Kind::kInteger) {
-           job->done(TroubleOf(replaced), 0);
+           job->done(TroubleOf(replaced), 0, 0);
          } else if (replaced.reply.integer == 1) {
-           job->done(Status::Ok(), wanted);
+           job->done(Status::Ok(), wanted, job->found_generation);
          } else {
            Look(job);
          }

@@ -234,7 +234,7 @@ void RedisTier::State::StartLook(const GroupId& group) {
   group_known.is_looking = true;
   Give([this, id, group, at_least = group_known.generation] {
     generations->Agree({.group = group, .at_least = at_least},
-                       [this, id](Status status, uint64_t generation) {
+                       [this, id](Status status, uint64_t generation, uint64_t /*found*/) {
                          Answer answer{.kind = Answer::Kind::kLook, .id = id, .status = status};
                          if (status.ok()) answer.generation = generation;
                          Put(std::move(answer));
@@ -251,11 +251,14 @@ void RedisTier::State::StartRise(const GroupId& group) {
   if (!admitted.ok()) return;  // Tick
   group_known.is_rising = true;
   Give([this, id, group, at_least = group_known.generation] {
-    generations->Agree(
-        {.group = group, .at_least = at_least, .is_rise = true},
-        [this, id](Status status, uint64_t generation) {
-          Put({.kind = Answer::Kind::kRise, .id = id, .status = status, .generation = generation});
-        });
+    generations->Agree({.group = group, .at_least = at_least, .is_rise = true},
+                       [this, id](Status status, uint64_t generation, uint64_t found) {
+                         Put({.kind = Answer::Kind::kRise,
+                              .id = id,
+                              .status = status,
+                              .generation = generation,
+                              .found_generation = found});
+                       });
   });
 }
 
@@ -263,7 +266,11 @@ void RedisTier::State::EndRise(const Operation& operation, const Answer& answer)
   Known& group_known = KnownOf(operation.group);
   group_known.is_rising = false;
   if (!answer.status.ok()) return;  // Tick
-  if (group_known.asked_us == 0) options.listener->OnSharedForgotten(operation.group);
+  // What this host has had since its own order is of before, too, if others gave one meanwhile.
+  const bool is_by_others = answer.found_generation > group_known.generation;
+  if (group_known.asked_us == 0 || is_by_others) {
+    options.listener->OnSharedForgotten(operation.group);
+  }
   group_known.generation = std::max(group_known.generation, *answer.generation);
   group_known.asked_us = RedisNowUs();
   SetOwed(&group_known, group_known.forgets != operation.forgets);
@@ -439,7 +446,10 @@ void RedisTier::State::EndErase(const Operation& operation, const Answer& answer
 void RedisTier::State::WithGeneration(const GroupId& group, uint64_t generation, bool must_ask,
                                       Then then) {
   if (!must_ask) return then(Status::Ok(), generation);
-  generations->Agree({.group = group, .at_least = generation}, std::move(then));
+  generations->Agree({.group = group, .at_least = generation},
+                     [then = std::move(then)](Status status, uint64_t agreed, uint64_t /*found*/) {
+                       then(status, agreed);
+                     });
 }
 
 void RedisTier::State::EraseAll(const std::vector<RedisBlockName>& names, Answer answer) {

@@ -152,6 +152,29 @@ TEST(RedisTier, WhatIsOwedIsToldWhenTheServerIsThere) {
   EXPECT_TRUE(a.rig->tier().IsDurable(mark));
 }
 
+// Of two hosts that have a group forgotten, one while it does not reach the server, what that one
+// has had since is of before the other's order.
+// PROMISE: T03 two hosts that forget
+TEST(RedisTier, WhatIsOwedDoesNotHideWhatOthersHaveHadForgottenMeanwhile) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  ChaosProxy proxy(server.unix_endpoint(), 1);
+  RememberingHost a(server.unix_endpoint()), cut_off(proxy.endpoint());
+  const RedisBlockName name = RedisTestName(1, 3);
+  ASSERT_TRUE(cut_off.rig->StoreNow(name, 5, 1000).ok());
+  const RedisTier& tier = cut_off.rig->tier();
+  for (const bool others_forget : {false, true}) {
+    SCOPED_TRACE(others_forget);
+    proxy.Refuse();
+    cut_off.rig->tier().Forget(name.group);
+    ASSERT_EQ(tier.stats().forgets_owed, 1u);
+    ASSERT_TRUE(!others_forget || a.ForgetNow(name.group));
+    proxy.Accept();
+    ASSERT_TRUE(cut_off.rig->RunTicking([&] { return tier.stats().forgets_owed == 0; }));
+    EXPECT_EQ(cut_off.rig->forgotten.size(), others_forget ? 1u : 0u);
+  }
+}
+
 TEST(RedisTier, AManifestThatIsCarriedToAnotherGenerationIsNotBelieved) {
   TERRACE_NEEDS_REDIS();
   RedisProcess server;

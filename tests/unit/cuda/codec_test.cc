@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstdlib>
 
+#include "tests/stride.h"
 #include "unit/cuda/codec_pieces.h"
 
 namespace terrace {
@@ -77,7 +78,7 @@ void ExpectWithinBounds(Codec codec, const PieceShape& shape, const PieceBytes& 
   ASSERT_FALSE(encoded.empty()) << NameOf(codec, shape);
   const std::vector<float> truth = ValuesOf(shape, raw);
   const std::vector<float> values = ValuesOf(shape, Decoded(codec, shape, encoded));
-  for (size_t i = 0; i < truth.size(); ++i) {
+  for (size_t i = 0; i < truth.size(); i += test::Stride()) {
     const Group group = GroupOf(truth, GroupMembers(codec, shape, i));
     const double bound = BoundOf(codec, shape.element, group, truth[i]);
     ASSERT_TRUE(std::isfinite(values[i])) << NameOf(codec, shape) << " element " << i;
@@ -129,7 +130,7 @@ TEST(Codec, EveryFinitePatternIsWithinItsBoundAmongItsNeighbours) {
         element == ElementType::kBf16 ? Bf16::kMagnitudeLimit : Fp16::kMagnitudeLimit;
     const std::vector<uint16_t> patterns = FinitePatterns(limit, 1);
     const PieceShape shape = ShapeOf(element, PieceRole::kKeys, 16, 1, 64);
-    for (size_t first = 0; first + 1024 <= patterns.size(); first += 1024) {
+    for (size_t first = 0; first + 1024 <= patterns.size(); first += 1024 * test::Stride()) {
       PieceBytes raw(shape.raw_bytes());
       for (size_t i = 0; i < 1024; ++i) {
         const uint16_t pattern = patterns[first + i % 16 * 64 + i / 16];
@@ -144,7 +145,8 @@ TEST(Codec, EveryFinitePatternIsWithinItsBoundAmongItsNeighbours) {
 // PROMISE: T06 random values
 TEST(Codec, RandomValuesOfAnyMagnitudeAreWithinTheirBounds) {
   const char* asked = std::getenv("TERRACE_CODEC_RANDOMS");
-  const uint64_t count = asked == nullptr ? 1'000'000 : std::strtoull(asked, nullptr, 10);
+  const uint64_t count =
+      asked == nullptr ? 1'000'000 / test::Stride() : std::strtoull(asked, nullptr, 10);
   std::mt19937_64 random(20261121);
   uint64_t done = 0;
   for (uint64_t round = 0; done < count; ++round) {
@@ -192,7 +194,7 @@ TEST(Codec, RelativeErrorsOfLikelyKeysAndValuesAreSmall) {
       // fp32 shows the codec's own error; an engine's bf16 adds its rounding.
       const PieceShape shape = ShapeOf(ElementType::kFp32, limit.role, tokens, 4, 128);
       std::vector<float> truth, values;
-      for (uint64_t seed = 0; seed < 2048 / tokens; ++seed) {
+      for (uint64_t seed = 0; seed < 2048 / tokens; seed += test::Stride()) {
         const PieceBytes raw = PieceOf(shape, LikelyValues(shape, seed));
         const std::vector<float> decoded =
             ValuesOf(shape, Decoded(limit.codec, shape, Encoded(limit.codec, shape, raw)));

@@ -7,6 +7,8 @@
 #include <random>
 #include <vector>
 
+#include "tests/stride.h"
+
 namespace terrace {
 namespace {
 
@@ -14,7 +16,7 @@ TEST(SendQueue, WhatGoesInComesOutInOrder) {
   std::mt19937_64 random(1);
   SendQueue queue;
   uint64_t appended = 0, popped = 0;
-  for (int step = 0; step < 5'000; ++step) {
+  for (uint64_t step = 0; step < 5'000 / test::Stride(); ++step) {
     std::vector<std::byte> bytes(random() % (SendQueue::kChunkBytes / 2));
     for (std::byte& byte : bytes) byte = std::byte(appended++ * 31 >> 3);
     queue.Append(bytes);
@@ -35,7 +37,7 @@ TEST(SendQueue, AReaderThatNeverCatchesUpCostsItsBacklogOnly) {
   SendQueue queue;
   const std::vector<std::byte> piece(30'001);
   queue.Append(piece);
-  for (int i = 0; i < 33'000; ++i) {
+  for (uint64_t i = 0; i < 33'000 / test::Stride(); ++i) {
     queue.Append(piece);
     for (size_t left = piece.size(); left > 0;) {
       const size_t step = std::min(left, queue.Front().size());

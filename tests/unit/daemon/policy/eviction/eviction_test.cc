@@ -7,6 +7,7 @@
 #include "daemon/policy/eviction/candidate_heap.h"
 #include "daemon/policy/eviction/ghost_list.h"
 #include "daemon/policy/eviction/lru.h"
+#include "tests/stride.h"
 
 namespace terrace {
 namespace {
@@ -15,10 +16,10 @@ TEST(CandidateHeap, TheSmallestRankIsFirstAfterAnyChange) {
   std::mt19937_64 random(3);
   CandidateHeap heap;
   std::map<BlockId, CandidateHeap::Rank> model;
-  for (int step = 0; step < 20'000; ++step) {
+  for (uint64_t step = 0; step < 20'000 / test::Stride(); ++step) {
     const BlockId id = random() % 200;
     const CandidateHeap::Rank rank{static_cast<uint8_t>(random() % 3),
-                                   static_cast<uint64_t>(step) ^ (random() % 4096 << 20)};
+                                   step ^ (random() % 4096 << 20)};
     if (!model.contains(id)) {
       heap.Add(id, rank);
       model[id] = rank;
