@@ -551,7 +551,12 @@ void SimProcess::HandleReserved(const Pending& pending, BodyReader& body) {
   lease.slots = body.GetAll<SlotRef>(reply.slot_count);
   if (pending.keys.empty()) {
     // A joiner of a write lease learns the keys from who reserved them, as ranks of one engine do.
-    lease.keys = options_.host->shared_writes()[reply.token].keys;
+    SimHost::SharedWrite& shared = options_.host->shared_writes()[reply.token];
+    lease.keys = shared.keys;
+    // Joined again: what it wrote before may be committed, and is no longer its own to write.
+    for (const auto& [part, writer] : shared.writer_of_part) {
+      if (writer == options_.number) lease.part_state[part] = 2;
+    }
   } else {
     options_.host->shared_writes()[reply.token].keys = pending.keys;
     options_.host->shared_writes()[reply.token].uid = options_.uid;
