@@ -58,6 +58,8 @@ Router::View World::WithoutTiersOff(const Router::View& view) const {
 }
 
 void World::CheckRouter() {
+  // What was Sealed after its end, in this step's turns, is told of until its timer goes off.
+  if (store_->events().NextTimerUs() <= clock_.NowUs()) store_->events().OnTimer();
   if (!router_.complaint().empty()) Fail("a router was told wrong: " + router_.complaint());
   const Router::View served = WithoutTiersOff(ServedBlocks());
   const Router::View believed_blocks = WithoutTiersOff(router_.view());
