@@ -73,8 +73,7 @@ def main():
     program_hash = hashlib.sha256(program.read_bytes()).hexdigest()[:16]
     known = read_log(arguments.log, program_hash)
     slices = [(world, first, min(SLICE, arguments.seeds + 1 - first), arguments.steps)
-              for world in arguments.worlds
-              for first in range(1, arguments.seeds + 1, SLICE)]
+              for first in range(1, arguments.seeds + 1, SLICE) for world in arguments.worlds]
     seeds_of, seconds_of = collections.Counter(), collections.Counter()
     for world, _, count, _ in set(slices) & known:
         seeds_of[world] += count

@@ -12,6 +12,7 @@ constexpr uint64_t kSegmentBytes = 2 * kMiB;
 constexpr uint32_t kSegmentsPerDomain = 3;
 constexpr uint32_t kSegmentsGuaranteed = 1;
 constexpr uint32_t kFullWalkEvery = 64;
+constexpr uint32_t kStepsToTell = 32;  // at least a retry's time
 constexpr uint32_t kTierFaultPpm = 20'000;
 constexpr const char* kPolicies[] = {"lru", "hazard", "arc", "s3fifo"};
 constexpr const char* kAdmissions[] = {"all", "second_use", "predicted"};
@@ -512,7 +513,9 @@ void World::Step() {
   Advance(DrawStepUs());
   const uint64_t steps_since_check = steps_ % kFullWalkEvery;
   store_->CheckInvariants(steps_since_check == 0 ? CheckScope::kFull : CheckScope::kIncremental);
-  if (steps_since_check == 0) CheckRouter();
+  // While the clock stands, and a few turns behind it, a router is not told what is late.
+  const bool is_told = steps_ >= stalled_until_step_ + kStepsToTell;
+  if (steps_since_check == 0 && is_told) CheckRouter();
   if (options_.resizes_drives && dice_.Happens(Kind::kDriveResizes, 6'700)) ResizeDrives();
   if (has_drives()) CheckShares();
   MaybeLoseEvents(steps_since_check);
