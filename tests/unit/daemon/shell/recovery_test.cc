@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <ostream>
 #include <span>
 #include <vector>
 
@@ -337,6 +338,8 @@ struct ErasureOfLeft {
   uint32_t kept_count;  // of kBlocks blocks, once the group's file is back
   // To its end; `keys` are those of all blocks, in order.
   std::function<void(Store& store, SessionId session, std::span<const BlockKey> keys)> erase;
+
+  friend void PrintTo(const ErasureOfLeft& of, std::ostream* out) { *out << of.name; }
 };
 
 template <typename Operation, typename... Query>
