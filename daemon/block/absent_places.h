@@ -9,6 +9,8 @@
 
 namespace terrace {
 
+enum class ErasureReach : uint8_t { kHere, kEverywhere };
+
 class AbsentPlaces {
  public:
   virtual ~AbsentPlaces() = default;

@@ -93,9 +93,10 @@ void OperatorRequests::Restart() {
   pinned_ = {};
 }
 
-RequestOutcome OperatorRequests::FinishErasing(const RequestContext& context, Store& store) {
+RequestOutcome OperatorRequests::FinishErasing(const RequestContext& context, Store& store,
+                                               ErasureReach reach) {
   is_through_ = true;
-  const Status durable = store.operators().AwaitErasures(context.session, frame_.id);
+  const Status durable = store.operators().AwaitErasures(context.session, frame_.id, reach);
   if (durable.code() == StatusCode::kBusy) return RequestOutcome::kErasing;
   return durable.ok() ? Finish(context) : frame_.Fail(context, durable);
 }
@@ -156,7 +157,8 @@ RequestOutcome OperatorRequests::StepReset(const RequestContext& context, Store&
   if (!reset.ok()) return frame_.Fail(context, reset.status());
   has_reset_ = true;
   evicted_.block_count = std::get<ResetOperation>(operation_).erased_count();
-  return *reset == Progress::kGoesOn ? RequestOutcome::kMore : FinishErasing(context, store);
+  return *reset == Progress::kGoesOn ? RequestOutcome::kMore
+                                     : FinishErasing(context, store, ErasureReach::kEverywhere);
 }
 
 RequestOutcome OperatorRequests::StepEvictWhere(const RequestContext& context, Store& store,
@@ -176,7 +178,11 @@ RequestOutcome OperatorRequests::StepEvictWhere(const RequestContext& context, S
   has_filtered_ = true;
   if (*evicted == Progress::kGoesOn) return RequestOutcome::kMore;
   const bool is_dry_run = (asked.flags & protocol::kEvictWhereDryRun) != 0;
-  return is_dry_run ? Finish(context) : FinishErasing(context, store);
+  const bool is_of_tiers_here = asked.tier != protocol::kEvictWhereAllTiers &&
+                                asked.tier != static_cast<uint8_t>(protocol::TierKind::kRedis) &&
+                                (asked.flags & protocol::kEvictWhereShared) == 0;
+  const ErasureReach reach = is_of_tiers_here ? ErasureReach::kHere : ErasureReach::kEverywhere;
+  return is_dry_run ? Finish(context) : FinishErasing(context, store, reach);
 }
 
 RequestOutcome OperatorRequests::StepNamedPin(const RequestContext& context, Store& store,

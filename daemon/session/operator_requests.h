@@ -39,7 +39,7 @@ class OperatorRequests {
   RequestOutcome StepEvictWhere(const RequestContext& context, Store& store,
                                 uint32_t* budget_blocks);
   RequestOutcome StepNamedPin(const RequestContext& context, Store& store, uint32_t* budget_blocks);
-  RequestOutcome FinishErasing(const RequestContext& context, Store& store);
+  RequestOutcome FinishErasing(const RequestContext& context, Store& store, ErasureReach reach);
   RequestOutcome Finish(const RequestContext& context);
 
   RequestFrame& frame_;

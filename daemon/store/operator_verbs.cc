@@ -497,11 +497,12 @@ ResetOperation OperatorVerbs::Reset(SessionId session, uint32_t group_index) {
 
 // ---- what has been erased ----
 
-Status OperatorVerbs::AwaitErasures(SessionId session, uint64_t request_id) {
+Status OperatorVerbs::AwaitErasures(SessionId session, uint64_t request_id, ErasureReach reach) {
   Caller caller;
   TERRACE_RETURN_IF_ERROR(store_.Enter(session, kAllGroups, &caller));
   ErasureMark mark = caller.domain().MarkErasures();
-  mark.is_for_absent = store_.options.absent_places != nullptr;
+  mark.is_for_absent =
+      reach == ErasureReach::kEverywhere && store_.options.absent_places != nullptr;
   if (mark.is_for_absent) store_.options.absent_places->NoteErasure(caller.domain().domain_index);
   if (caller.domain().IsErased(&mark)) return Status::Ok();
   if (caller.rooms->pending.CountOf(session) >= store_.options.pending_per_session_max) {

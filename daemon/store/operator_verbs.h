@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "daemon/block/absent_places.h"
 #include "daemon/block/keys_query.h"
 #include "daemon/rule/filtered_eviction.h"
 #include "daemon/rule/keyed_eviction.h"
@@ -182,8 +183,10 @@ class OperatorVerbs {
   ResetOperation Reset(SessionId session, uint32_t group_index);
   // After an Evict or Reset. kOk: no successor will find what was erased, not even after a loss of
   // power; kBusy: OnWaitDone follows, with kBusy if that takes longer than
-  // protocol::kErasureWaitUs. kNoSpace: too many requests are pending.
-  Status AwaitErasures(SessionId session, uint64_t request_id);
+  // protocol::kErasureWaitUs. kNoSpace: too many requests are pending. `reach`: kHere where copies
+  // of this host's tiers were to go, which says nothing of what AbsentPlaces have.
+  Status AwaitErasures(SessionId session, uint64_t request_id,
+                       ErasureReach reach = ErasureReach::kEverywhere);
   ListOperation List(SessionId session, const protocol::ListRequest& request, ListResult* answer);
   // The next kListBlocksMax of all of a domain's blocks, parents first, for who has no session. 0
   // in *cursor begins, and is the end. kGone: begin again.

@@ -67,6 +67,25 @@ TEST_F(OperatorVerbsTest, EvictWhereAnswersCountsAndIsNoted) {
   EXPECT_STREQ(entries[0].detail, "idle_s=5 tier=all");
 }
 
+// What lies elsewhere, under another key or on a drive that is away, is not believed again.
+TEST(EvictWhere, OfTiersHereErasesNothingWhereNobodyReaches) {
+  struct Places final : AbsentPlaces {
+    void NoteErasure(uint32_t /*domain_index*/) override { ++noted; }
+    bool HasNoted(uint32_t /*domain_index*/) const override { return true; }
+    int noted = 0;
+  } places;
+  SessionHarness h({.absent_places = &places});
+  const SessionId s = h.Attach();
+  h.StoreBlocks(s, h.Open(s, "g"), MakeKeys(5, 1));
+  const auto evict = [&](const protocol::EvictWhereRequest& request) {
+    return h.Call(s, protocol::kVerbEvictWhere, BytesOf(request)).status();
+  };
+  EXPECT_EQ(evict({.tier = static_cast<uint8_t>(protocol::TierKind::kDram)}), StatusCode::kOk);
+  EXPECT_EQ(places.noted, 0);
+  EXPECT_EQ(evict({.idle_ms_min = 5'000}), StatusCode::kOk);
+  EXPECT_EQ(places.noted, 1);
+}
+
 TEST_F(OperatorVerbsTest, AnEvictionThatIsRefusedIsNotNoted) {
   h.StoreBlocks(s, group, MakeKeys(5, 1));
   constexpr auto kRedis = static_cast<uint8_t>(protocol::TierKind::kRedis);

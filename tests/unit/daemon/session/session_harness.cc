@@ -97,7 +97,8 @@ SessionHarness::SessionHarness(const Options& options)
                              .lease_ttl_ms = options.lease_ttl_ms,
                              .sessions = {.sessions_max = options.sessions_max},
                              .blocks_max = options.blocks_max,
-                             .fenced_bytes_max = 64 * kMiB};
+                             .fenced_bytes_max = 64 * kMiB,
+                             .absent_places = options.absent_places};
   SessionTableOptions session_options{.boot_id = kBootId,
                                       .lease_ttl_ms = options.lease_ttl_ms,
                                       .strangers_max = options.strangers_max,

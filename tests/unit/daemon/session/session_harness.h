@@ -94,6 +94,7 @@ class SessionHarness {
     uint64_t buffers_bytes_max = 512 * kMiB;
     sim::MemoryTier* tier = nullptr;  // below the first domain
     HbmTier* device = nullptr;        // of the first domain, named "test"
+    AbsentPlaces* absent_places = nullptr;
   };
   SessionHarness() : SessionHarness(Options()) {}
   explicit SessionHarness(const Options& options);
