@@ -5,7 +5,7 @@
 usage: tests/long/simulation.py [--seeds N] [--steps N] [-j N] [--build DIR] [--log FILE] [TEST...]
 
 Runs N seeds (default 400; a night's are 10000) of N steps each (default 50000) in every world of
-sim_sim_test, or in those that TEST names, as slices of SLICE seeds. What FILE of --log holds is not
+sim_sim_test, or in those that TEST names, in slices. What FILE of --log holds is not
 run again, so that a night may be stopped and gone on with: it counts only for the very program
 that ran it. A slice that fails is printed whole, with the command that runs its seed alone.
 
@@ -23,7 +23,7 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SLICE = 50
+SLICE_SEEDS_MIN, SLICE_STEPS_MIN = 50, 400_000  # a slice is also judged by what it has met
 EXIT_SKIPPED = 77
 WORLDS = ("ServesNoWrongByteAndLeaksNoSlot", "WhatOutlivesTheDaemonIsWhatItPromised",
           "WhatOutlivesTheDaemonEncryptedIsWhatItPromised", "DramOutlivesTheDaemonAndNeverLies",
@@ -72,8 +72,9 @@ def main():
         return EXIT_SKIPPED
     program_hash = hashlib.sha256(program.read_bytes()).hexdigest()[:16]
     known = read_log(arguments.log, program_hash)
-    slices = [(world, first, min(SLICE, arguments.seeds + 1 - first), arguments.steps)
-              for first in range(1, arguments.seeds + 1, SLICE) for world in arguments.worlds]
+    size = max(SLICE_SEEDS_MIN, SLICE_STEPS_MIN // arguments.steps)
+    slices = [(world, first, min(size, arguments.seeds + 1 - first), arguments.steps)
+              for first in range(1, arguments.seeds + 1, size) for world in arguments.worlds]
     seeds_of, seconds_of = collections.Counter(), collections.Counter()
     for world, _, count, _ in set(slices) & known:
         seeds_of[world] += count

@@ -513,9 +513,12 @@ void World::Step() {
   Advance(DrawStepUs());
   const uint64_t steps_since_check = steps_ % kFullWalkEvery;
   store_->CheckInvariants(steps_since_check == 0 ? CheckScope::kFull : CheckScope::kIncremental);
+  router_check_due_ |= steps_since_check == 0;
   // While the clock stands, and a few turns behind it, a router is not told what is late.
-  const bool is_told = steps_ >= stalled_until_step_ + kStepsToTell;
-  if (steps_since_check == 0 && is_told) CheckRouter();
+  if (router_check_due_ && steps_ >= stalled_until_step_ + kStepsToTell) {
+    CheckRouter();
+    router_check_due_ = false;
+  }
   if (options_.resizes_drives && dice_.Happens(Kind::kDriveResizes, 6'700)) ResizeDrives();
   if (has_drives()) CheckShares();
   MaybeLoseEvents(steps_since_check);

@@ -259,6 +259,7 @@ class World final : public SimHost, public Transport {
   SimClock clock_;
   uint64_t world_us_ = 1'000'000;    // goes on while clocks stand still
   uint64_t stalled_until_step_ = 0;  // the monotonic clock
+  bool router_check_due_ = false;
   // As the configuration says now.
   struct Tuned {
     uint32_t segments_total = 0;

@@ -87,7 +87,7 @@ void World::CheckRouter() {
 // A router without room is told what it missed, or every block anew, before the next check.
 void World::MaybeLoseEvents(uint64_t steps_since_check) {
   if (steps_since_check == 0) {
-    if (!dice_.Happens(Kind::kDeafRouters, 167'000)) return;
+    if (router_check_due_ || !dice_.Happens(Kind::kDeafRouters, 167'000)) return;
     const uint64_t word = dice_.Word(Kind::kDeafRouters);
     if (word >> 63 != 0) {
       router_.BeSlow();
