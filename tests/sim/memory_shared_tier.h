@@ -53,9 +53,12 @@ class MemorySharedTier final : public SharedTier {
     TERRACE_RETURN_IF_ERROR(Admit(name.group));
     if (IsOwed(name)) return Status(StatusCode::kUnsupported, "it is to be erased");
     ++fetch_count;
-    waiting_.push_back([this, transfer_id, name, into] {
-      const auto found = server_.blocks.find(server_.PlaceOf(name));
-      if (found == server_.blocks.end() || IsOwed(name)) {
+    // It asks for the generation once, and does not hear of another one by fetching.
+    if (!known_.contains(name.group)) Learn(name.group);
+    waiting_.push_back([this, transfer_id, name, into, known = known_[name.group]] {
+      const auto found = server_.blocks.find(std::tuple(name.space, name.run, name.key, known));
+      const bool is_of_before = owed_.contains(name.group) || known_[name.group] != known;
+      if (found == server_.blocks.end() || is_of_before || IsOwed(name)) {
         return listener_->OnSharedFetched(transfer_id, Status(StatusCode::kNotFound), {});
       }
       std::memcpy(into.data(), found->second.bytes.data(), into.size());

@@ -98,6 +98,7 @@ Status RedisTier::Fetch(TransferId transfer_id, const RedisBlockName& name,
     Answer answer{.kind = Answer::Kind::kFetch, .id = id, .status = agreed};
     if (!agreed.ok()) return state->Put(std::move(answer));
     if (is_asked) answer.generation = generation;
+    answer.names_generation = generation;
     RedisBlockName named = name;
     named.generation = generation;
     state->blocks->Fetch(named, into,
@@ -146,9 +147,10 @@ Status RedisTier::Store(TransferId transfer_id, const BlockKey& run, const Block
     if (!agreed.ok()) return state->Put(std::move(answer));
     if (is_asked) answer.generation = generation;
     if (generation != name.generation) {  // these bytes are of before
-      answer.status = Status(StatusCode::kGone, "the group's blocks were forgotten meanwhile");
+      answer.status = Status(StatusCode::kGone, kForgottenMeanwhile);
       return state->Put(std::move(answer));
     }
+    answer.names_generation = generation;
     state->blocks->Store(name, manifest, from, [state, answer](Status status) mutable {
       answer.status = status;
       state->Put(std::move(answer));
@@ -191,6 +193,7 @@ Status RedisTier::Probe(uint64_t probe_id, std::span<const RedisBlockName> names
     Answer answer{.kind = Answer::Kind::kProbe, .id = id, .status = agreed};
     if (!agreed.ok()) return state->Put(std::move(answer));
     if (is_asked) answer.generation = generation;
+    answer.names_generation = generation;
     std::vector<RedisBlockName> named = asked;
     for (RedisBlockName& name : named) name.generation = generation;
     state->blocks->Probe(

@@ -24,6 +24,8 @@ bool IsTransfer(Answer::Kind kind) {
   return kind == Answer::Kind::kFetch || kind == Answer::Kind::kStore;
 }
 
+bool IsStored(const Status& status) { return status.ok() || status.code() == StatusCode::kExists; }
+
 // Whether it was done, or will not be any more.
 bool IsStoreOver(const Status& status) {
   switch (status.code()) {
@@ -132,9 +134,13 @@ void RedisTier::State::Deliver(Answer& answer) {
   const uint64_t now_us = RedisNowUs();
   if (operation.kind == Answer::Kind::kRise) return EndRise(operation, answer);
   if (answer.generation) LearnGeneration(operation.group, *answer.generation);
-  for (RedisBlockName& name : operation.names) {
-    name.generation = KnownOf(operation.group).generation;
-  }
+  const Known& group_known = KnownOf(operation.group);
+  for (RedisBlockName& name : operation.names) name.generation = group_known.generation;
+  // Begun before the group was forgotten, by this host's order or, as it has heard meanwhile, by
+  // another's: what comes is of before, and says nothing of the names of now.
+  const bool is_of_before =
+      answer.names_generation &&
+      (group_known.is_owed || *answer.names_generation != group_known.generation);
   switch (operation.kind) {
     case Answer::Kind::kLook:
       KnownOf(operation.group).is_looking = false;
@@ -145,7 +151,11 @@ void RedisTier::State::Deliver(Answer& answer) {
       if (answer.status.ok()) {
         speed.OnFetched(operation.began_us, operation.length_bytes, now_us);
       }
-      if (answer.status.ok() && (operation.is_erased || IsBarred(operation.names.front()))) {
+      if (answer.status.ok() && is_of_before) {
+        answer.status = Status(StatusCode::kNotFound, kForgottenMeanwhile);
+      } else if (is_of_before) {
+        // Nothing is known to be absent.
+      } else if (answer.status.ok() && (operation.is_erased || IsBarred(operation.names.front()))) {
         answer.status = Status(StatusCode::kNotFound, "the block was erased meanwhile");
       } else if (answer.status.ok()) {
         erasures.NoteStored(operation.names.front());
@@ -157,7 +167,10 @@ void RedisTier::State::Deliver(Answer& answer) {
                                         RecordOf(answer.manifest));
       return;
     case Answer::Kind::kStore:
-      if (answer.status.ok() || answer.status.code() == StatusCode::kExists) {
+      if (is_of_before && IsStored(answer.status)) {
+        answer.status = Status(StatusCode::kGone, kForgottenMeanwhile);
+      }
+      if (IsStored(answer.status)) {
         absence.Forget(operation.names.front());
         erasures.NoteStored(operation.names.front());
       }
@@ -166,6 +179,7 @@ void RedisTier::State::Deliver(Answer& answer) {
       options.listener->OnSharedStored(operation.caller_id, answer.status);
       return;
     case Answer::Kind::kProbe:
+      if (is_of_before) operation.asked.clear();
       return EndProbe(operation, answer);
     case Answer::Kind::kErase:
       return EndErase(operation, answer);
@@ -176,7 +190,7 @@ void RedisTier::State::Deliver(Answer& answer) {
 }
 
 void RedisTier::State::EndProbe(const Operation& operation, const Answer& answer) {
-  TERRACE_CHECK(!answer.status.ok() || answer.is_present.size() == operation.asked.size(),
+  TERRACE_CHECK(!answer.status.ok() || answer.is_present.size() >= operation.asked.size(),
                 "a probe is answered name by name: else one is taken for another");
   const uint64_t now_us = RedisNowUs();
   std::vector<bool> is_present(operation.names_total);
@@ -318,7 +332,13 @@ std::vector<RedisTier::State::Operation*> RedisTier::State::UnderWay(const Redis
 }
 
 void RedisTier::State::Erase(const RedisBlockName& name, OwedErasures::Scope scope) {
-  if (is_stopped || KnownOf(name.group).is_owed) return;
+  if (is_stopped) return;
+  if (Known& group_known = KnownOf(name.group); group_known.is_owed) {
+    // The rise that is to come takes it along. One that is under way may have been made before
+    // others stored the block: another follows it.
+    if (group_known.is_rising) ++group_known.forgets;
+    return;
+  }
   for (Operation* const fetch : UnderWay(name, Answer::Kind::kFetch)) fetch->is_erased = true;
   const OwedErasures::Times times = ErasureTimes();
   while (!KnownOf(name.group).is_owed && !erasures.Add(name, scope, times)) ForgetLargest();
@@ -398,7 +418,9 @@ void RedisTier::State::EraseSoon() {
 }
 
 // One question at a time, about many: what is erased meanwhile is the next one's. An erasure comes
-// behind the stores of its block that are under way: before them it would be for nothing.
+// behind the stores of its block that are under way: before them it would be for nothing. The
+// generation is asked for each time: others may have stored the block in one that this host has not
+// heard of, and will.
 void RedisTier::State::EraseDue() {
   const uint64_t now_us = RedisNowUs();
   if (!is_ready.load(std::memory_order_relaxed)) return erasures.Age(now_us, 0);
@@ -409,25 +431,23 @@ void RedisTier::State::EraseDue() {
       [this](const RedisBlockName& name) { return UnderWay(name, Answer::Kind::kStore).empty(); });
   if (names.empty()) return;
   const GroupId group = names.front().group;
-  const Result<bool> must_ask = MustAsk(group, false);
   uint64_t id = 0;
-  if (!must_ask.ok() ||
+  if (KnownOf(group).is_owed ||
       !Admit({.kind = Answer::Kind::kErase, .group = group, .names = names}, &id).ok()) {
     for (const RedisBlockName& name : names) erasures.EndAsked(name, false, now_us);
     return;
   }
   is_erasing = true;
-  const auto erase = [this, id, names = std::move(names), is_asked = *must_ask](
-                         Status agreed, uint64_t generation) {
+  const auto erase = [this, id, names = std::move(names)](Status agreed, uint64_t generation) {
     Answer answer{.kind = Answer::Kind::kErase, .id = id, .status = agreed};
     if (!agreed.ok()) return Put(std::move(answer));
-    if (is_asked) answer.generation = generation;
+    answer.generation = generation;
     std::vector<RedisBlockName> named = names;
     for (RedisBlockName& name : named) name.generation = generation;
     EraseAll(named, std::move(answer));
   };
-  Give([this, group, known_generation = KnownOf(group).generation, must_ask = *must_ask, erase] {
-    WithGeneration(group, known_generation, must_ask, erase);
+  Give([this, group, known_generation = KnownOf(group).generation, erase] {
+    WithGeneration(group, known_generation, true, erase);
   });
 }
 

@@ -25,6 +25,8 @@
 
 namespace terrace {
 
+inline constexpr char kForgottenMeanwhile[] = "the group's blocks were forgotten meanwhile";
+
 // What a server, or several questions to it, came to.
 struct RedisTierAnswer {
   enum class Kind : uint8_t { kFetch, kStore, kProbe, kDrop, kErase, kLook, kRise };
@@ -32,9 +34,10 @@ struct RedisTierAnswer {
   uint64_t id = 0;  // of the operation, ours
   Status status;
   RedisManifest manifest;
-  std::vector<bool> is_present;        // of a probe; of an erasure: it may be there yet
-  std::optional<uint64_t> generation;  // of its group, if the server was asked
-  uint64_t found_generation = 0;       // of a rise: the one that it replaced on the server
+  std::vector<bool> is_present;              // of a probe; of an erasure: it may be there yet
+  std::optional<uint64_t> generation;        // of its group, if the server was asked
+  std::optional<uint64_t> names_generation;  // of a fetch, store or probe: in its names
+  uint64_t found_generation = 0;             // of a rise: the one that it replaced on the server
 };
 
 // What both threads see. Whoever puts the first thing into an empty box wakes the other side.

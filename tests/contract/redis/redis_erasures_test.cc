@@ -175,6 +175,62 @@ TEST(RedisTier, WhatIsOwedDoesNotHideWhatOthersHaveHadForgottenMeanwhile) {
   }
 }
 
+// Another host has stored the block where this one has never looked, and will.
+// PROMISE: T03 blocks of a generation that a host has not heard of
+TEST(RedisTier, WhatIsErasedGoesInTheGenerationThatOthersHaveBegunToo) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  RememberingHost a(server.unix_endpoint()), others(server.unix_endpoint());
+  const RedisBlockName name = RedisTestName(1, 3);
+  ASSERT_TRUE(a.rig->StoreNow(name, 5, 1000).ok());
+  ASSERT_TRUE(others.ForgetNow(name.group));
+  ASSERT_TRUE(others.rig->StoreNow(name, 6, 1000).ok());
+  a.rig->tier().Erase(name);
+  ASSERT_TRUE(a.rig->RunUntilErased());
+  EXPECT_EQ(others.rig->FetchNow(name, 1000).status.code(), StatusCode::kNotFound);
+  EXPECT_EQ(a.rig->forgotten, std::vector<GroupId>{name.group}) << "it has heard of it";
+}
+
+// PROMISE: T03 a fetch that is under way
+TEST(RedisTier, AFetchThatIsUnderWayWhenTheGroupIsForgottenFindsNothing) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  ChaosProxy proxy(server.unix_endpoint(), 1);
+  RememberingHost a(proxy.endpoint());
+  const RedisBlockName name = RedisTestName(1, 3);
+  ASSERT_TRUE(a.rig->StoreNow(name, 5, 1000).ok());
+  proxy.HoldReplies(0);
+  std::vector<std::byte> into(1000);
+  ASSERT_TRUE(a.rig->tier().Fetch(77, name, into).ok());
+  a.rig->tier().Forget(name.group);
+  proxy.ReleaseReplies();
+  ASSERT_TRUE(a.rig->RunUntil([&] { return a.rig->fetched.contains(77); }));
+  EXPECT_EQ(a.rig->fetched.at(77).status.code(), StatusCode::kNotFound);
+}
+
+// The server has risen, its answer is on the way: what others have stored since is erased, too.
+// PROMISE: T03 a rise that is under way
+TEST(RedisTier, WhatIsErasedWhileARiseIsUnderWayIsNotTakenForErasedByIt) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  ChaosProxy proxy(server.unix_endpoint(), 1);
+  RememberingHost a(proxy.endpoint()), others(server.unix_endpoint());
+  const RedisBlockName name = RedisTestName(1, 3);
+  ASSERT_TRUE(a.rig->StoreNow(name, 5, 1000).ok());
+  const std::string key =
+      RedisKeyNames("terrace", testing::RedisTestSecret()).Generation(name.group);
+  const std::unique_ptr<RawRedis> raw = server.Connect();
+  proxy.HoldReplies(1);  // of what is there; not that it has risen
+  a.rig->tier().Forget(name.group);
+  ASSERT_TRUE(a.rig->RunUntil([&] { return raw->Integer({"EXISTS", key}) == 1; }));
+  ASSERT_TRUE(others.rig->RunTicking([&] { return others.rig->StoreNow(name, 6, 1000).ok(); }));
+  a.rig->tier().Erase(name);
+  proxy.ReleaseReplies();
+  ASSERT_TRUE(a.rig->RunTicking([&] { return a.rig->tier().stats().forgets_owed == 0; }));
+  ASSERT_TRUE(a.rig->RunUntilErased());
+  EXPECT_EQ(a.rig->FetchNow(name, 1000).status.code(), StatusCode::kNotFound);
+}
+
 TEST(RedisTier, AManifestThatIsCarriedToAnotherGenerationIsNotBelieved) {
   TERRACE_NEEDS_REDIS();
   RedisProcess server;
