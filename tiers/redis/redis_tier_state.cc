@@ -131,7 +131,6 @@ void RedisTier::State::Deliver(Answer& answer) {
                     (!operations.empty() || bytes_in_flight == operation.length_bytes),
                 "bytes in flight are those of the operations: a rest would stay for ever");
   bytes_in_flight -= operation.length_bytes;
-  const uint64_t now_us = RedisNowUs();
   if (operation.kind == Answer::Kind::kRise) return EndRise(operation, answer);
   if (answer.generation) LearnGeneration(operation.group, *answer.generation);
   const Known& group_known = KnownOf(operation.group);
@@ -146,26 +145,7 @@ void RedisTier::State::Deliver(Answer& answer) {
       KnownOf(operation.group).is_looking = false;
       return;
     case Answer::Kind::kFetch:
-      read_bytes_in_flight -= operation.length_bytes;
-      speed.OnFetchEnded(now_us);
-      if (answer.status.ok()) {
-        speed.OnFetched(operation.began_us, operation.length_bytes, now_us);
-      }
-      if (answer.status.ok() && is_of_before) {
-        answer.status = Status(StatusCode::kNotFound, kForgottenMeanwhile);
-      } else if (is_of_before) {
-        // Nothing is known to be absent.
-      } else if (answer.status.ok() && (operation.is_erased || IsBarred(operation.names.front()))) {
-        answer.status = Status(StatusCode::kNotFound, "the block was erased meanwhile");
-      } else if (answer.status.ok()) {
-        erasures.NoteStored(operation.names.front());
-      } else if (answer.status.code() == StatusCode::kNotFound ||
-                 answer.status.code() == StatusCode::kCorrupt) {
-        absence.Remember(operation.names.front(), now_us);
-      }
-      options.listener->OnSharedFetched(operation.caller_id, answer.status,
-                                        RecordOf(answer.manifest));
-      return;
+      return EndFetch(operation, is_of_before, &answer);
     case Answer::Kind::kStore:
       if (is_of_before && IsStored(answer.status)) {
         answer.status = Status(StatusCode::kGone, kForgottenMeanwhile);
@@ -187,6 +167,28 @@ void RedisTier::State::Deliver(Answer& answer) {
     case Answer::Kind::kRise:
       return;
   }
+}
+
+void RedisTier::State::EndFetch(const Operation& operation, bool is_of_before, Answer* answer) {
+  const uint64_t now_us = RedisNowUs();
+  const RedisBlockName& name = operation.names.front();
+  read_bytes_in_flight -= operation.length_bytes;
+  speed.OnFetchEnded(now_us);
+  if (answer->status.ok()) {
+    speed.OnFetched(operation.began_us, operation.length_bytes, now_us);
+  }
+  if (is_of_before) {
+    if (answer->status.ok()) answer->status = Status(StatusCode::kNotFound, kForgottenMeanwhile);
+  } else if (answer->status.ok() && (operation.is_erased || IsBarred(name))) {
+    answer->status = Status(StatusCode::kNotFound, "the block was erased meanwhile");
+  } else if (answer->status.ok()) {
+    erasures.NoteStored(name);
+  } else if (answer->status.code() == StatusCode::kNotFound ||
+             answer->status.code() == StatusCode::kCorrupt) {
+    absence.Remember(name, now_us);
+  }
+  options.listener->OnSharedFetched(operation.caller_id, answer->status,
+                                    RecordOf(answer->manifest));
 }
 
 void RedisTier::State::EndProbe(const Operation& operation, const Answer& answer) {

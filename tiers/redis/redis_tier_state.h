@@ -116,6 +116,7 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
   void ForgetLargest();
   void EraseDue();
   void EndErase(const Operation& operation, const Answer& answer);
+  void EndFetch(const Operation& operation, bool is_of_before, Answer* answer);
   void EndProbe(const Operation& operation, const Answer& answer);
   // Transfers of the name, of that kind.
   std::vector<Operation*> UnderWay(const RedisBlockName& name, Answer::Kind kind);
