@@ -98,6 +98,7 @@ bool OwedErasures::AddInAnyGroup(const BlockKey& key, const Times& times) {
 
 void OwedErasures::EraseAgain(Owed* owed, uint64_t now_us) {
   for (Named& named : owed->names) {
+    named.is_again = named.state == State::kAsked;
     if (named.state != State::kErased) continue;
     SetState(&named, State::kDue);
     named.due_us = now_us;
@@ -107,8 +108,11 @@ void OwedErasures::EraseAgain(Owed* owed, uint64_t now_us) {
 
 bool OwedErasures::AddName(Owed* owed, const RedisBlockName& name, uint64_t now_us) {
   Named* named = Find(*owed, name);
-  // Whoever erases it all the time has it owed no longer for that: nothing of it was stored since.
-  if (named != nullptr && named->state != State::kErased) return true;
+  // Whoever erases it all the time does not have it wait for that.
+  if (named != nullptr && named->state != State::kErased) {
+    named->is_again = named->state == State::kAsked;
+    return true;
+  }
   if (named == nullptr) {
     if (name_count_ >= kNamesMax) return false;
     ++name_count_;
@@ -242,7 +246,8 @@ void OwedErasures::EndAsked(const RedisBlockName& name, bool is_erased, uint64_t
   Named* const named = found == blocks_.end() ? nullptr : Find(found->second, name);
   if (named == nullptr || named->state != State::kAsked) return;
   Owed& owed = found->second;
-  if (is_erased && !named->is_late) {
+  const bool is_again = std::exchange(named->is_again, false);
+  if (is_erased && !named->is_late && !is_again) {
     SetState(named, State::kErased);
     if (!IsTold(owed)) return;
     if (owed.is_by_key) {
@@ -257,7 +262,7 @@ void OwedErasures::EndAsked(const RedisBlockName& name, bool is_erased, uint64_t
     named->due_us += kRetryUs;
     is_changed_ = is_changed_ || !owed.is_to_keep;
     owed.is_to_keep = true;
-  } else {
+  } else if (named->is_late) {
     named->due_us += kSettleUs;
     named->is_late = false;
   }

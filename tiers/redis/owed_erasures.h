@@ -126,6 +126,8 @@ class OwedErasures {
     uint64_t due_us = 0;
     State state = State::kDue;
     bool is_late = false;  // a store of it may still come: the server is asked twice
+    // Erased again since the server was asked, which may have been before others stored it.
+    bool is_again = false;
   };
   struct Owed {
     uint64_t number = 0;    // of the erasure
