@@ -22,6 +22,7 @@ constexpr size_t kLineBytesMax = 64;
 constexpr size_t kErasedBytesMax = kErased.size() + 33 + 33 + 21;
 constexpr size_t kFileBytesMax = kTitle.size() + kRedisGroupsMax * kLineBytesMax +
                                  OwedErasures::kBlocksMax * kErasedBytesMax + kKeptSealBytes;
+constexpr uint64_t kTtlLeastS = 24 * 3600 + 60;
 constexpr std::string_view kPlaceTitle = "terrace redis place 1\n";
 
 // "GROUP GENERATION OWED": 32 hex digits, a number, 0 or 1.
@@ -172,7 +173,8 @@ Result<RedisMemory> KeptGenerations::Load() {
   is_loaded_for_good_ = is_believed && *before == options_.place && place_content.ok();
   if (is_loaded_for_good_) return memory;
   if (memory.ok() && !is_believed) {
-    const uint64_t ttl_s = std::max(before.ok() ? before->ttl_s : 0, options_.place.ttl_s);
+    // Other hosts may let blocks stay for longer, or this one did before it was last elsewhere.
+    const uint64_t ttl_s = std::max({before.ok() ? before->ttl_s : 0, options_.place.ttl_s, kTtlLeastS});
     OweAll(options_.unix_s + ttl_s, &*memory);
     const Status owed = WriteKeptFile(options_.path, FormatGenerations(*memory, options_.secret));
     if (!owed.ok()) {

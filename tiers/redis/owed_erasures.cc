@@ -46,7 +46,8 @@ OwedErasures::Owed* OwedErasures::Open(const Key& key, Scope scope, const Times&
     in_any_group_count_ += key.group.is_zero() ? 1 : 0;
   }
   Owed& owed = found->second;
-  owed.is_settled = false;
+  // What is kept of it says that nothing is owed.
+  if (std::exchange(owed.is_settled, false)) owed.revision = 0;
   const bool is_unsafe = owed.number != 0 && unsafe_.contains(owed.number);
   const bool is_kept = owed.revision != 0 && owed.revision <= kept_revision_;
   // An erasure before that is not safe yet is waited for by whoever waits for this one.

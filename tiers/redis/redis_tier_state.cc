@@ -209,16 +209,28 @@ void RedisTier::State::EndProbe(const Operation& operation, const Answer& answer
 RedisTier::State::Known& RedisTier::State::KnownOf(const GroupId& group) {
   const auto found = known.find(group);
   if (found != known.end()) return found->second;
-  if (known.size() >= kRedisGroupsMax) {
-    // The server says it again when it is used again.
-    const auto idle = std::ranges::find_if(known, [](const auto& one) {
-      return !one.second.is_owed && !one.second.is_rising && !one.second.is_looking;
-    });
-    if (idle != known.end()) known.erase(idle);
-  }
+  while (known.size() >= kRedisGroupsMax) LoseOneGroup();
   Known& added = known[group];
   SetOwed(&added, options.is_memory_lost || erasures.has_all_in_any_group());
   return added;
+}
+
+// What is not remembered of a group any more, a generation that the server may have lost or a rise
+// that it is owed, is made good when the group is met again: it is forgotten then.
+void RedisTier::State::LoseOneGroup() {
+  const auto cost = [](const auto& one) {
+    if (one.second.is_rising || one.second.is_looking) return 3;
+    return one.second.is_owed ? 2 : one.second.generation != 0 ? 1 : 0;
+  };
+  auto lost = known.begin();
+  for (auto one = known.begin(); one != known.end() && cost(*lost) > 0; ++one) {
+    if (cost(*one) < cost(*lost)) lost = one;
+  }
+  const bool is_missed = cost(*lost) > 0;
+  SetOwed(&lost->second, false);
+  known.erase(lost);
+  const BlockKey all;
+  if (is_missed && !erasures.has_all_in_any_group()) OweInAnyGroup({&all, 1});
 }
 
 Result<bool> RedisTier::State::MustAsk(const GroupId& group, bool is_look) {
@@ -280,13 +292,14 @@ void RedisTier::State::StartRise(const GroupId& group) {
 
 void RedisTier::State::EndRise(const Operation& operation, const Answer& answer) {
   Known& group_known = KnownOf(operation.group);
-  group_known.is_rising = false;
-  if (!answer.status.ok()) return;  // Tick
-  // What this host has had since its own order is of before, too, if others gave one meanwhile.
-  const bool is_by_others = answer.found_generation > group_known.generation;
-  if (group_known.asked_us == 0 || is_by_others) {
-    options.listener->OnSharedForgotten(operation.group);
+  if (!answer.status.ok()) {
+    group_known.is_rising = false;
+    return;  // Tick
   }
+  // Others may have given such an order since this host did, and the server may have lost it: what
+  // is here now may be of before theirs.
+  options.listener->OnSharedForgotten(operation.group);
+  group_known.is_rising = false;
   group_known.generation = std::max(group_known.generation, *answer.generation);
   group_known.asked_us = RedisNowUs();
   SetOwed(&group_known, group_known.forgets != operation.forgets);

@@ -107,6 +107,7 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
     owed_count -= one->is_owed ? 1 : 0;
     one->is_owed = is_owed;
   }
+  void LoseOneGroup();
   void LearnGeneration(const GroupId& group, uint64_t generation);
   void EndRise(const Operation& operation, const Answer& answer);
   void Keep();

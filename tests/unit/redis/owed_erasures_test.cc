@@ -463,5 +463,27 @@ TEST(OwedErasures, ThereIsRoomForSoManyAndMoreIsSaid) {
   EXPECT_EQ(s.owed.names_owed(), 100u);
 }
 
+// What a successor would read says that nothing of it is owed.
+TEST(OwedErasures, WhatWasStoredAnewAndIsErasedAgainIsNotSafeForWhatWasKeptOfBefore) {
+  for (const Scope scope : {Scope::kName, Scope::kKey}) {
+    Settled s;
+    ASSERT_TRUE(s.owed.AddInAnyGroup(NameOf(5).key, At(s.now_us)));
+    s.owed.Name(NameOf(5), s.now_us);
+    s.EraseAll(s.now_us);
+    s.owed.NoteStored(NameOf(5));
+    (void)s.owed.TakeKept(1);
+    s.owed.OnKept(1);
+    ASSERT_FALSE(s.owed.IsOwed(NameOf(5)));
+    ASSERT_TRUE(s.owed.Add(NameOf(5), scope, At(s.now_us)));
+    EXPECT_FALSE(s.owed.AreSafe(s.owed.begun()));
+    s.EraseAll(s.now_us);
+    EXPECT_FALSE(s.owed.AreSafe(s.owed.begun())) << "a successor would believe other names of it";
+    const std::vector<KeptErasure> kept = s.owed.TakeKept(2);
+    s.owed.OnKept(2);
+    EXPECT_TRUE(s.owed.AreSafe(s.owed.begun()));
+    EXPECT_TRUE(std::ranges::all_of(kept, [](const auto& one) { return one.until_s != 0; }));
+  }
+}
+
 }  // namespace
 }  // namespace terrace

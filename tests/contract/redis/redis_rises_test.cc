@@ -1,0 +1,162 @@
+// Erasures that meet rises of a group's generation: whoever gave the order, and whatever the server
+// has lost since, nothing of before an erasure that was answered is found by who was answered.
+#include <gtest/gtest.h>
+#include <hiredis/hiredis.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "redis/chaos_proxy.h"
+#include "redis/redis_process.h"
+#include "redis/redis_rig.h"
+
+namespace terrace {
+namespace {
+
+using testing::ChaosProxy;
+using testing::RawRedis;
+using testing::RedisProcess;
+using testing::RedisRig;
+using testing::RedisTestName;
+
+struct Host {
+  explicit Host(const RedisEndpoint& endpoint) {
+    RedisTier::Options options = RedisRig::Options(endpoint);
+    options.keep = [this](uint64_t newest, const RedisMemory& all) {
+      revision = newest;
+      kept = all.generations;
+      erased = all.erasures;
+    };
+    rig.emplace(std::move(options));
+    rig->WaitUntilReady();
+  }
+  bool ForgetNow(const GroupId& group) {
+    const uint64_t before = rig->tier().stats().forgets;
+    rig->tier().Forget(group);
+    return rig->RunUntil([&] { return rig->tier().stats().forgets > before; });
+  }
+  bool HasKept(const GroupId& group) const {
+    return std::ranges::find(kept, group, &GroupGeneration::group) != kept.end();
+  }
+
+  uint64_t revision = 0;
+  std::vector<GroupGeneration> kept;
+  std::vector<KeptErasure> erased;
+  std::optional<RedisRig> rig;
+};
+
+std::string GenerationKey(const GroupId& group) {
+  return RedisKeyNames("terrace", testing::RedisTestSecret()).Generation(group);
+}
+
+// What another host has stored since it had the group forgotten is there, under a name that this
+// one has not heard of yet.
+TEST(RedisRises, ABlockIsErasedInTheGenerationThatTheGroupIsInByNow) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  Host late(server.unix_endpoint()), other(server.unix_endpoint());
+  const RedisBlockName name = RedisTestName(1, 3);
+  ASSERT_TRUE(late.rig->StoreNow(name, 5, 1000).ok());
+  ASSERT_TRUE(other.ForgetNow(name.group));
+  ASSERT_TRUE(other.rig->StoreNow(name, 6, 1000).ok());
+  for (const bool is_by_key : {false, true}) {
+    SCOPED_TRACE(is_by_key);
+    if (is_by_key) {
+      late.rig->tier().EraseByKey(name);
+    } else {
+      late.rig->tier().Erase(name);
+    }
+    ASSERT_TRUE(late.rig->RunUntilErased());
+    EXPECT_EQ(other.rig->FetchNow(name, 1000).status.code(), StatusCode::kNotFound);
+    ASSERT_TRUE(other.ForgetNow(name.group));
+    ASSERT_TRUE(other.rig->StoreNow(name, 7, 1000).ok());
+  }
+}
+
+// The server has risen and its answer is on its way: others may have stored by then.
+TEST(RedisRises, WhatIsErasedWhileARiseIsOnItsWayIsNotFoundBehindIt) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  ChaosProxy proxy(server.unix_endpoint(), 1);
+  Host a(proxy.endpoint()), other(server.unix_endpoint());
+  const RedisBlockName name = RedisTestName(1, 3);
+  ASSERT_TRUE(a.rig->StoreNow(name, 5, 1000).ok());
+  const std::unique_ptr<RawRedis> raw = server.Connect();
+  proxy.HoldReplies(1);  // but for what it finds there
+  a.rig->tier().Forget(name.group);
+  ASSERT_TRUE(a.rig->RunUntil([&] { return raw->Text({"GET", GenerationKey(name.group)}) != ""; }));
+  (void)other.rig->StoreNow(name, 6, 1000);  // hears of it
+  ASSERT_TRUE(other.rig->StoreNow(name, 7, 1000).ok());
+  ASSERT_EQ(a.rig->tier().stats().forgets_owed, 1u);
+  a.rig->tier().Erase(name);
+  EXPECT_FALSE(a.rig->tier().IsDurable(a.rig->tier().MarkErasures()));
+  proxy.ReleaseReplies();
+  ASSERT_TRUE(a.rig->RunTicking([&] { return a.rig->tier().stats().forgets_owed == 0; }));
+  ASSERT_TRUE(a.rig->RunUntilErased());
+  EXPECT_EQ(a.rig->FetchNow(name, 1000).status.code(), StatusCode::kNotFound);
+}
+
+// The server has lost the other's rise: it was evicted, the server began empty, or a replica that
+// had not heard of it took over.
+TEST(RedisRises, WhatTheServerHasLostIsNotHiddenByARiseThatWasOwed) {
+  TERRACE_NEEDS_REDIS();
+  for (const bool has_risen_before : {false, true}) {
+    SCOPED_TRACE(has_risen_before);
+    RedisProcess server;
+    ChaosProxy proxy(server.unix_endpoint(), 1);
+    Host other(server.unix_endpoint()), cut_off(proxy.endpoint());
+    const RedisBlockName name = RedisTestName(1, 3);
+    const std::unique_ptr<RawRedis> raw = server.Connect();
+    const std::string key = GenerationKey(name.group);
+    ASSERT_TRUE(!has_risen_before || other.ForgetNow(name.group));
+    (void)cut_off.rig->StoreNow(name, 5, 1000);
+    ASSERT_TRUE(cut_off.rig->StoreNow(name, 5, 1000).ok() || !has_risen_before);
+    const std::string before = raw->Text({"GET", key});
+    cut_off.rig->forgotten.clear();
+    proxy.Refuse();
+    cut_off.rig->tier().Forget(name.group);
+    ASSERT_TRUE(other.ForgetNow(name.group));
+    raw->Command({"DEL", key});
+    if (has_risen_before) raw->Command({"SET", key, before});
+    proxy.Accept();
+    ASSERT_TRUE(cut_off.rig->RunTicking(
+        [&] { return cut_off.rig->tier().stats().forgets_owed == 0; }));
+    EXPECT_EQ(cut_off.rig->forgotten.size(), 1u) << "what it has had since is of before";
+  }
+}
+
+TEST(RedisRises, OfMoreGroupsThanCanBeRememberedWhatIsKeptIsWithinTheLimit) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  Host a(server.unix_endpoint());
+  server.Pause();
+  for (uint64_t i = 0; i < kRedisGroupsMax + 10; ++i) a.rig->tier().Forget({i + 1, 77});
+  EXPECT_LE(a.kept.size(), kRedisGroupsMax);
+  server.Resume();
+}
+
+TEST(RedisRises, AGenerationIsKeptHoweverManyGroupsAreUsedSince) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  Host a(server.unix_endpoint());
+  RedisBlockName name = RedisTestName(1, 3);
+  ASSERT_TRUE(a.ForgetNow(name.group));
+  ASSERT_TRUE(a.HasKept(name.group));
+  std::vector<std::byte> into(1000);
+  for (uint64_t i = 0; i < 3 * kRedisGroupsMax; ++i) {
+    RedisBlockName one = name;
+    one.group = {i + 1, 77};
+    const std::vector<RedisBlockName> names = {one};
+    (void)a.rig->tier().Probe(i, names);
+    const bool is_to_wait = i % 64 == 0;
+    ASSERT_TRUE(!is_to_wait ||
+                a.rig->RunUntil([&] { return a.rig->tier().stats().operations_in_flight == 0; }));
+  }
+  ASSERT_TRUE(a.ForgetNow({1, 78})) << "has it kept anew";
+  EXPECT_TRUE(a.HasKept(name.group)) << "a server with older data would be believed";
+}
+
+}  // namespace
+}  // namespace terrace
