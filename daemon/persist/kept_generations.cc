@@ -174,7 +174,8 @@ Result<RedisMemory> KeptGenerations::Load() {
   if (is_loaded_for_good_) return memory;
   if (memory.ok() && !is_believed) {
     // Other hosts may let blocks stay for longer, or this one did before it was last elsewhere.
-    const uint64_t ttl_s = std::max({before.ok() ? before->ttl_s : 0, options_.place.ttl_s, kTtlLeastS});
+    const uint64_t ttl_s =
+        std::max({before.ok() ? before->ttl_s : 0, options_.place.ttl_s, kTtlLeastS});
     OweAll(options_.unix_s + ttl_s, &*memory);
     const Status owed = WriteKeptFile(options_.path, FormatGenerations(*memory, options_.secret));
     if (!owed.ok()) {

@@ -122,14 +122,16 @@ void ForgetOldNames(const DaemonConfig& config, const OldNames& names) {
 }
 
 // The files of such a stem: whoever had a server there is nowhere now.
-void LeaveRedis(const DaemonConfig& config, const std::string& stem, const DomainSecret& secret) {
+// False, and told in the log: that is not written down.
+bool LeaveRedis(const DaemonConfig& config, const std::string& stem, const DomainSecret& secret) {
   const std::string path = FileOf(config, stem, kPlace);
   const Status left = LeaveRedis(FileOf(config, stem, kGenerations), path, secret);
-  if (left.ok()) return;
+  if (left.ok()) return true;
   Log(LogLevel::kWarn,
-      "redis place cannot be written: what is erased while there is no [redis] may come "
-      "back with it; make the file writable, or remove it",
+      "redis place cannot be written: the first erasure says that nothing there is believed; make "
+      "the file writable, or remove it",
       {{"path", path}, {"why", left.what()}});
+  return false;
 }
 
 uint64_t DigestOf(const DomainSecret& secret, const std::string& text) {
@@ -303,13 +305,17 @@ Status OpenRedis(const DaemonConfig& config, const std::vector<DomainSecret>& se
     const std::string stem = StemOf(config.domains[i], name);
     Missed absent{.redis = missed->all_redis(i)};
     absent.redis.erase(name);
-    missed->AddAbsent(i, absent);
     const OldNames old = OldNamesOf(config, secrets, i);
     if (!config.redis.is_on()) {
-      LeaveRedis(config, stem, secrets[i]);
-      for (const std::string& other : old.stems) LeaveRedis(config, other, secrets[i]);
+      bool has_left = LeaveRedis(config, stem, secrets[i]);
+      for (const std::string& other : old.stems) {
+        has_left = LeaveRedis(config, other, secrets[i]) && has_left;
+      }
+      if (!has_left) absent.redis.insert(name);
+      missed->AddAbsent(i, absent);
       continue;
     }
+    missed->AddAbsent(i, absent);
     const bool is_called_otherwise = old.is_new || !old.stems.empty();
     const bool has_missed = is_called_otherwise || missed->missed(i).redis.contains(name);
     if (is_called_otherwise) {

@@ -1,6 +1,7 @@
 #include "tiers/redis/redis_generations.h"
 
 #include <algorithm>
+#include <chrono>
 #include <string_view>
 #include <utility>
 
@@ -48,7 +49,13 @@ std::string RedisGenerations::TtlMs() const {
 
 // Also beyond what a server had that has lost it since: clocks have gone on.
 uint64_t RedisGenerations::Beyond(uint64_t generation) const {
-  return std::max(generation + 1, options_.unix_seconds() * kUsPerSecond);
+  const uint64_t second = options_.unix_seconds();
+  // To the microsecond: of two hosts' rises in one second the later one is the higher, too.
+  const auto since_1970 = std::chrono::system_clock::now().time_since_epoch();
+  const auto now_us = static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::microseconds>(since_1970).count());
+  const bool is_of_second = now_us / kUsPerSecond == second;
+  return std::max(generation + 1, is_of_second ? now_us : second * kUsPerSecond);
 }
 
 void RedisGenerations::Agree(const Question& question, Done done) {

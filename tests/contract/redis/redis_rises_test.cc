@@ -121,8 +121,8 @@ TEST(RedisRises, WhatTheServerHasLostIsNotHiddenByARiseThatWasOwed) {
     raw->Command({"DEL", key});
     if (has_risen_before) raw->Command({"SET", key, before});
     proxy.Accept();
-    ASSERT_TRUE(cut_off.rig->RunTicking(
-        [&] { return cut_off.rig->tier().stats().forgets_owed == 0; }));
+    ASSERT_TRUE(
+        cut_off.rig->RunTicking([&] { return cut_off.rig->tier().stats().forgets_owed == 0; }));
     EXPECT_EQ(cut_off.rig->forgotten.size(), 1u) << "what it has had since is of before";
   }
 }

@@ -113,7 +113,7 @@ TEST_F(KeptFile, WhoComesBackFromElsewhereBelievesNothingThatHeLeft) {
     const RedisMemory memory = load();
     ASSERT_EQ(memory.generations.size(), 3u) << where;
     for (const GroupGeneration& group : memory.generations) EXPECT_TRUE(group.is_owed) << where;
-    const KeptErasure all{.until_s = 1'000 + 86'400};
+    const KeptErasure all{.until_s = 1'000 + 86'460};
     ASSERT_EQ(memory.erasures.size(), 3u) << where;
     EXPECT_EQ(memory.erasures.front(), all) << where;
     EXPECT_EQ(load(), memory) << "and not once more";
@@ -136,7 +136,7 @@ TEST_F(KeptFile, WhoHasMissedAnErasureBelievesNothingThatHeLeft) {
   has_missed_erasure = true;
   const auto expect_nothing_believed = [](const RedisMemory& memory) {
     EXPECT_FALSE(memory.erasures.empty());
-    const KeptErasure all{.until_s = 1'000 + 86'400};
+    const KeptErasure all{.until_s = 1'000 + 86'460};
     EXPECT_TRUE(!memory.erasures.empty() && memory.erasures.front() == all);
     for (const GroupGeneration& group : memory.generations) EXPECT_TRUE(group.is_owed);
   };
@@ -161,7 +161,7 @@ TEST_F(KeptFile, WhoHasMissedAnErasureBelievesNothingThatHeLeft) {
 TEST_F(KeptFile, WhoHasMissedAnErasureAndHasNoFileBelievesNothingEither) {
   has_missed_erasure = true;
   KeptGenerations kept(OptionsAt(directory_ + "/file"));
-  EXPECT_EQ(kept.Load()->erasures, (std::vector<KeptErasure>{{.until_s = 1'000 + 86'400}}));
+  EXPECT_EQ(kept.Load()->erasures, (std::vector<KeptErasure>{{.until_s = 1'000 + 86'460}}));
 }
 
 TEST_F(KeptFile, ADomainThatNeverHadAServerHasNoFile) {
