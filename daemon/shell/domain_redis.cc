@@ -201,7 +201,7 @@ Status DomainRedis::Open(std::string* why) {
   options.bytes_max = config.in_flight_bytes_max;
   options.absence_us = config.absence_ms * kUsPerMs;
   options.post = options_.post;
-  options.unix_seconds = options_.unix_seconds;
+  options.unix_us = options_.unix_us;
   options.listener = this;
   LoadGenerations(&options);
   Result<std::unique_ptr<RedisTier>> tier = RedisTier::Open(std::move(options), why);
@@ -216,7 +216,7 @@ void DomainRedis::LoadGenerations(RedisTier::Options* options) {
       .place_path = options_.place_path,
       .secret = options_.secret,
       .place = PlaceOf(options_.redis, *options),
-      .unix_s = options_.unix_seconds(),
+      .unix_s = options_.unix_us() / kUsPerSecond,
       .has_missed_erasure = options_.has_missed_erasure,
       .kept = [this, post = options_.post](
                   uint64_t revision) { post([this, revision] { tier_->Kept(revision); }); },
@@ -296,7 +296,7 @@ std::set<std::string> RedisSecretNamesOf(const DaemonConfig& config, size_t doma
 Status OpenRedis(const DaemonConfig& config, const std::vector<DomainSecret>& secrets,
                  const std::vector<std::shared_ptr<const KeyRing>>& rings,
                  const std::function<void(std::function<void()>)>& post,
-                 const std::function<uint64_t()>& unix_seconds, MissedErasures* missed,
+                 const std::function<uint64_t()>& unix_us, MissedErasures* missed,
                  std::vector<std::unique_ptr<DomainRedis>>* domains, std::string* why) {
   TERRACE_CHECK(secrets.size() == config.domains.size() && domains->empty(),
                 "blocks are shared under their own domain's secret: both are found by its index");
@@ -338,7 +338,7 @@ Status OpenRedis(const DaemonConfig& config, const std::vector<DomainSecret>& se
                              .has_missed_erasure = has_missed,
                              .ring = rings[i],
                              .post = post,
-                             .unix_seconds = unix_seconds});
+                             .unix_us = unix_us});
     TERRACE_RETURN_IF_ERROR(domain->Open(why));
     if (domain->has_kept_place()) {
       missed->StrikeRedis(i, name);

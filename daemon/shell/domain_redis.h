@@ -49,7 +49,7 @@ class DomainRedis final : public SharedTierListener {
     std::shared_ptr<const KeyRing> ring;  // none: blocks are stored as they are
     // Runs its argument as a turn of the store thread, later. Any thread.
     std::function<void(std::function<void()>)> post;
-    std::function<uint64_t()> unix_seconds;  // any thread
+    std::function<uint64_t()> unix_us;  // the wall clock, any thread
   };
   explicit DomainRedis(Options options) : options_(std::move(options)) {}
 
@@ -108,7 +108,7 @@ std::set<std::string> RedisSecretNamesOf(const DaemonConfig& config, size_t doma
 Status OpenRedis(const DaemonConfig& config, const std::vector<DomainSecret>& secrets,
                  const std::vector<std::shared_ptr<const KeyRing>>& rings,
                  const std::function<void(std::function<void()>)>& post,
-                 const std::function<uint64_t()>& unix_seconds, MissedErasures* missed,
+                 const std::function<uint64_t()>& unix_us, MissedErasures* missed,
                  std::vector<std::unique_ptr<DomainRedis>>* domains, std::string* why);
 
 // Stops them all; waits a second for threads that hang, in all. False: some do, and the process may

@@ -178,8 +178,7 @@ Status Shell::Start(std::string* why) {
   TERRACE_RETURN_IF_ERROR(state.OpenKvEvents(why));
   TERRACE_RETURN_IF_ERROR(OpenRedis(
       state.config, state.secrets, state.config_source.rings, state.PostTurns("redis"),
-      [&state] { return state.clock.UnixSeconds(); }, state.missed_erasures.get(), &state.redis,
-      why));
+      [&state] { return state.clock.UnixUs(); }, state.missed_erasures.get(), &state.redis, why));
   TERRACE_RETURN_IF_ERROR(OpenDevices(
       state.config, state.arenas, [&state] { return state.clock.NowUs(); }, &state.devices, why));
   if (!state.nvme.empty() || state.inheritance->is_holding()) {

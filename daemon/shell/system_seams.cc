@@ -21,11 +21,9 @@ uint64_t MicrosecondsOf(clockid_t clock) {
 
 uint64_t SystemClock::NowUs() const { return MicrosecondsOf(CLOCK_MONOTONIC); }
 
-uint64_t SystemClock::UnixSeconds() const {
-  timespec now;
-  clock_gettime(CLOCK_REALTIME, &now);
-  return static_cast<uint64_t>(now.tv_sec);
-}
+uint64_t SystemClock::UnixSeconds() const { return UnixUs() / kUsPerSecond; }
+
+uint64_t SystemClock::UnixUs() const { return MicrosecondsOf(CLOCK_REALTIME); }
 
 uint64_t ThreadProcessorUs() { return MicrosecondsOf(CLOCK_THREAD_CPUTIME_ID); }
 

@@ -15,6 +15,7 @@ class SystemClock : public Clock {
  public:
   uint64_t NowUs() const override;
   uint64_t UnixSeconds() const override;
+  uint64_t UnixUs() const;
 };
 
 // The calling thread's processor time so far.

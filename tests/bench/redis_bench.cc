@@ -53,20 +53,20 @@ class TierRunner final : public SharedTierListener {
  public:
   TierRunner(const Settings& settings, const RedisEndpoint& endpoint) : settings_(settings) {
     std::string why;
-    tier_ = std::move(
-        *RedisTier::Open({.secret = SecretOfBench(),
-                          .endpoints = {endpoint},
-                          .timeouts = {.connect_us = 5'000'000, .command_us = 5'000'000},
-                          .connections = settings.connections + 1,
-                          .post =
-                              [this](std::function<void()> call) {
-                                std::lock_guard lock(mutex_);
-                                calls_.push_back(std::move(call));
-                                has_calls_.notify_one();
-                              },
-                          .unix_seconds = [] { return static_cast<uint64_t>(std::time(nullptr)); },
-                          .listener = this},
-                         &why));
+    tier_ = std::move(*RedisTier::Open(
+        {.secret = SecretOfBench(),
+         .endpoints = {endpoint},
+         .timeouts = {.connect_us = 5'000'000, .command_us = 5'000'000},
+         .connections = settings.connections + 1,
+         .post =
+             [this](std::function<void()> call) {
+               std::lock_guard lock(mutex_);
+               calls_.push_back(std::move(call));
+               has_calls_.notify_one();
+             },
+         .unix_us = [] { return static_cast<uint64_t>(std::time(nullptr)) * kUsPerSecond; },
+         .listener = this},
+        &why));
     while (!tier_->stats().is_ready) Turn();
   }
   ~TierRunner() { tier_.reset(); }  // before what it writes to

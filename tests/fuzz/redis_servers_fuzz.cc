@@ -87,11 +87,11 @@ class World {
     options.master_name = "m";
     options.health_changed = [] {};
     servers_ = std::make_unique<RedisServers>(std::move(options));
-    const auto unix_seconds = [] { return uint64_t{1'700'000'000}; };
+    const auto unix_us = [] { return 1'700'000'000 * kUsPerSecond; };
     blocks_ = std::make_unique<RedisBlocks>(RedisBlocks::Options{
-        .secret = FuzzSecret(), .unix_seconds = unix_seconds, .servers = servers_.get()});
+        .secret = FuzzSecret(), .unix_us = unix_us, .servers = servers_.get()});
     generations_ = std::make_unique<RedisGenerations>(RedisGenerations::Options{
-        .secret = FuzzSecret(), .unix_seconds = unix_seconds, .servers = servers_.get()});
+        .secret = FuzzSecret(), .unix_us = unix_us, .servers = servers_.get()});
     is_mapped_ = topology != RedisTopology::kSingle;
     Accept();
     servers_->Start();
@@ -182,9 +182,8 @@ class World {
     const uint64_t at_least = kind / 2;
     ++asked_;
     generations_->Agree({.group = {1, 2}, .at_least = at_least, .is_rise = kind % 2 == 1},
-                        [this, at_least](Status status, uint64_t generation, uint64_t found) {
+                        [this, at_least](Status status, uint64_t generation) {
                           Require(!status.ok() || generation >= at_least, "a generation sank");
-                          Require(!status.ok() || generation >= found, "it sank on the server");
                           ++answered_;
                         });
   }

@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <cstdio>
-#include <ctime>
 #include <random>
 #include <utility>
 
@@ -82,7 +81,11 @@ RedisRig::RedisRig(RedisTier::Options options) : posted_(std::make_shared<Posted
     posted->calls.push_back(std::move(call));
     posted->has_more.notify_one();
   };
-  options.unix_seconds = [] { return static_cast<uint64_t>(std::time(nullptr)); };
+  options.unix_us = [] {
+    const auto since_1970 = std::chrono::system_clock::now().time_since_epoch();
+    return static_cast<uint64_t>(
+        std::chrono::duration_cast<std::chrono::microseconds>(since_1970).count());
+  };
   options.listener = this;
   std::string why;
   Result<std::unique_ptr<RedisTier>> tier = RedisTier::Open(std::move(options), &why);

@@ -137,7 +137,7 @@ void RedisBlocks::SendSmall(const std::string& key, RedisCommand command, OnAnsw
 
 uint64_t RedisBlocks::TtlMs(const RedisManifest& manifest) const {
   if (manifest.expires_at_s == 0) return options_.ttl_ms;
-  const uint64_t now_s = options_.unix_seconds();
+  const uint64_t now_s = options_.unix_us() / kUsPerSecond;
   if (manifest.expires_at_s <= now_s) return 0;
   return std::min(options_.ttl_ms, (manifest.expires_at_s - now_s) * 1000);
 }

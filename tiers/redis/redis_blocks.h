@@ -42,7 +42,7 @@ class RedisBlocks {
     uint64_t write_pause_us = kUsPerSecond;
     // Who refused a write and has not been given one for so long is asked whether it takes them.
     uint64_t write_look_us = 5 * kUsPerSecond;
-    std::function<uint64_t()> unix_seconds;
+    std::function<uint64_t()> unix_us;
     RedisServers* servers = nullptr;
     std::shared_ptr<const KeyRing> ring;  // none: blocks are stored as they are
     RandomFill random;                    // of salts

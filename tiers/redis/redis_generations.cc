@@ -1,7 +1,6 @@
 #include "tiers/redis/redis_generations.h"
 
 #include <algorithm>
-#include <chrono>
 #include <string_view>
 #include <utility>
 
@@ -49,13 +48,7 @@ std::string RedisGenerations::TtlMs() const {
 
 // Also beyond what a server had that has lost it since: clocks have gone on.
 uint64_t RedisGenerations::Beyond(uint64_t generation) const {
-  const uint64_t second = options_.unix_seconds();
-  // To the microsecond: of two hosts' rises in one second the later one is the higher, too.
-  const auto since_1970 = std::chrono::system_clock::now().time_since_epoch();
-  const auto now_us = static_cast<uint64_t>(
-      std::chrono::duration_cast<std::chrono::microseconds>(since_1970).count());
-  const bool is_of_second = now_us / kUsPerSecond == second;
-  return std::max(generation + 1, is_of_second ? now_us : second * kUsPerSecond);
+  return std::max(generation + 1, options_.unix_us());
 }
 
 void RedisGenerations::Agree(const Question& question, Done done) {
@@ -66,7 +59,7 @@ void RedisGenerations::Agree(const Question& question, Done done) {
 
 void RedisGenerations::Look(const std::shared_ptr<Job>& job) {
   if (job->try_count++ == kTriesMax) {
-    job->done(Status(StatusCode::kBusy, "a group's generation changes all the while"), 0, 0);
+    job->done(Status(StatusCode::kBusy, "a group's generation changes all the while"), 0);
     return;
   }
   Send(job->key, FormatRedisCommand({"GET", job->key}),
@@ -77,28 +70,27 @@ void RedisGenerations::OnFound(const std::shared_ptr<Job>& job, const RedisAnswe
   const bool is_foreign = IsForeignRedisValue(answer.error);
   const bool is_nil = answer.status.ok() && answer.reply.kind == RedisReply::Kind::kNil;
   const bool is_text = answer.status.ok() && answer.reply.kind == RedisReply::Kind::kString;
-  if (!is_foreign && !is_nil && !is_text) return job->done(TroubleOf(answer), 0, 0);
+  if (!is_foreign && !is_nil && !is_text) return job->done(TroubleOf(answer), 0);
   job->found = is_text && !is_foreign ? answer.reply.text : "";
   const Question& asked = job->question;
   // What nobody wrote who knows the secret says nothing.
   const Result<uint64_t> read = DecodeGeneration(job->found, asked.group, options_.secret);
-  job->found_generation = read.ok() ? *read : 0;
-  const uint64_t known = std::max(job->found_generation, asked.at_least);
+  const uint64_t known = std::max(read.ok() ? *read : 0, asked.at_least);
   const uint64_t wanted = asked.is_rise ? Beyond(known) : known;
   if ((read.ok() && *read == wanted) || (is_nil && wanted == 0)) {
     if (read.ok()) {
       Send(job->key, FormatRedisCommand({"PEXPIRE", job->key, TtlMs()}), [](const RedisAnswer&) {});
     }
-    return job->done(Status::Ok(), wanted, job->found_generation);
+    return job->done(Status::Ok(), wanted);
   }
   const std::string text = EncodeGeneration(asked.group, wanted, options_.secret);
   const std::string ttl = TtlMs();
   Send(job->key, FormatRedisCommand({"EVAL", kReplaceScript, "1", job->key, job->found, text, ttl}),
        [this, job, wanted](const RedisAnswer& replaced) {
          if (!replaced.status.ok() || replaced.reply.kind != RedisReply::Kind::kInteger) {
-           job->done(TroubleOf(replaced), 0, 0);
+           job->done(TroubleOf(replaced), 0);
          } else if (replaced.reply.integer == 1) {
-           job->done(Status::Ok(), wanted, job->found_generation);
+           job->done(Status::Ok(), wanted);
          } else {
            Look(job);
          }

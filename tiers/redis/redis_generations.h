@@ -25,7 +25,7 @@ class RedisGenerations {
     std::string prefix = "terrace";
     uint32_t version = kRedisFormatVersion;        // of the names
     uint64_t ttl_ms = 24 * 3600 * uint64_t{1000};  // of blocks
-    std::function<uint64_t()> unix_seconds;
+    std::function<uint64_t()> unix_us;
     RedisServers* servers = nullptr;
   };
   explicit RedisGenerations(Options options);
@@ -35,9 +35,8 @@ class RedisGenerations {
     uint64_t at_least = 0;  // as this host knows it
     bool is_rise = false;   // beyond what anybody had: the group's blocks are to be forgotten
   };
-  // kOk: the generation, which every host is told from now on; `found`: what the server had, 0 if
-  // nothing. Beyond what this host knew, others have had the group forgotten.
-  using Done = std::function<void(Status, uint64_t generation, uint64_t found)>;
+  // kOk: the generation, which every host is told from now on.
+  using Done = std::function<void(Status, uint64_t generation)>;
   void Agree(const Question& question, Done done);
 
  private:
@@ -49,7 +48,6 @@ class RedisGenerations {
     Done done;
     std::string key;
     std::string found;  // as the server has it, empty: nothing
-    uint64_t found_generation = 0;
     uint32_t try_count = 0;
   };
   void Look(const std::shared_ptr<Job>& job);

@@ -27,7 +27,7 @@ RedisTier::RedisTier(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
 Result<std::unique_ptr<RedisTier>> RedisTier::Open(Options options, std::string* why) {
   TERRACE_CHECK(
-      options.post != nullptr && options.listener != nullptr && options.unix_seconds != nullptr,
+      options.post != nullptr && options.listener != nullptr && options.unix_us != nullptr,
       "a Redis tier without a way back");
   const std::shared_ptr<State> state = std::make_shared<State>(std::move(options));
   if (state->options.endpoints.empty()) {
@@ -55,20 +55,20 @@ Result<std::unique_ptr<RedisTier>> RedisTier::Open(Options options, std::string*
       .endpoints = state->options.endpoints,
       .master_name = state->options.master_name,
       .health_changed = [raw = state.get()] { raw->PublishStats(); }});
-  state->blocks = std::make_unique<RedisBlocks>(
-      RedisBlocks::Options{.secret = state->options.secret,
-                           .prefix = state->options.prefix,
-                           .ttl_ms = state->options.ttl_ms,
-                           .unix_seconds = state->options.unix_seconds,
-                           .servers = state->servers.get(),
-                           .ring = state->options.ring,
-                           .random = state->options.random});
+  state->blocks =
+      std::make_unique<RedisBlocks>(RedisBlocks::Options{.secret = state->options.secret,
+                                                         .prefix = state->options.prefix,
+                                                         .ttl_ms = state->options.ttl_ms,
+                                                         .unix_us = state->options.unix_us,
+                                                         .servers = state->servers.get(),
+                                                         .ring = state->options.ring,
+                                                         .random = state->options.random});
   state->generations = std::make_unique<RedisGenerations>(
       RedisGenerations::Options{.secret = state->options.secret,
                                 .prefix = state->options.prefix,
                                 .version = state->options.version(),
                                 .ttl_ms = state->options.ttl_ms,
-                                .unix_seconds = state->options.unix_seconds,
+                                .unix_us = state->options.unix_us,
                                 .servers = state->servers.get()});
   state->work.emplace(asio::make_work_guard(state->loop));
   state->thread = StartThread("terrace-redis", [raw = state.get()] { raw->Run(); });
@@ -212,6 +212,11 @@ Status RedisTier::Probe(uint64_t probe_id, std::span<const RedisBlockName> names
 
 void RedisTier::Erase(const RedisBlockName& name) {
   state_->Erase(name, OwedErasures::Scope::kName);
+  // It may have been stored in no chain before, where it is found under its own key.
+  RedisBlockName alone = name;
+  alone.run = name.key;
+  alone.position = 0;
+  if (name.run != name.key) state_->Erase(alone, OwedErasures::Scope::kName);
 }
 
 void RedisTier::EraseByKey(const RedisBlockName& name) {

@@ -90,7 +90,7 @@ class RedisTier final : public SharedTier {
     uint64_t absence_us = kUsPerSecond;  // how long a "no" is remembered
     // Runs its argument on the store thread, later. Any thread.
     std::function<void(std::function<void()>)> post;
-    std::function<uint64_t()> unix_seconds;  // any thread
+    std::function<uint64_t()> unix_us;  // the wall clock, any thread
     SharedTierListener* listener = nullptr;
     // What a predecessor had kept, and who keeps it for a successor: all of it, whenever something
     // changes; then Kept(revision) is due. None: it ends with the process. Store thread.

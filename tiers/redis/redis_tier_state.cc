@@ -51,7 +51,7 @@ RedisTier::State::State(Options given) : options(std::move(given)), absence(opti
     one.generation = kept.generation;
     SetOwed(&one, kept.is_owed);
   }
-  const uint64_t now_us = RedisNowUs(), now_s = options.unix_seconds();
+  const uint64_t now_us = RedisNowUs(), now_s = options.unix_us() / kUsPerSecond;
   for (const bool is_of_any : {true, false}) {
     for (const KeptErasure& kept : options.memory.erasures) {
       const bool is_over = kept.until_s != 0 && kept.until_s <= now_s;
@@ -262,7 +262,7 @@ void RedisTier::State::StartLook(const GroupId& group) {
   group_known.is_looking = true;
   Give([this, id, group, at_least = group_known.generation] {
     generations->Agree({.group = group, .at_least = at_least},
-                       [this, id](Status status, uint64_t generation, uint64_t /*found*/) {
+                       [this, id](Status status, uint64_t generation) {
                          Answer answer{.kind = Answer::Kind::kLook, .id = id, .status = status};
                          if (status.ok()) answer.generation = generation;
                          Put(std::move(answer));
@@ -279,33 +279,31 @@ void RedisTier::State::StartRise(const GroupId& group) {
   if (!admitted.ok()) return;  // Tick
   group_known.is_rising = true;
   Give([this, id, group, at_least = group_known.generation] {
-    generations->Agree({.group = group, .at_least = at_least, .is_rise = true},
-                       [this, id](Status status, uint64_t generation, uint64_t found) {
-                         Put({.kind = Answer::Kind::kRise,
-                              .id = id,
-                              .status = status,
-                              .generation = generation,
-                              .found_generation = found});
-                       });
+    generations->Agree(
+        {.group = group, .at_least = at_least, .is_rise = true},
+        [this, id](Status status, uint64_t generation) {
+          Put({.kind = Answer::Kind::kRise, .id = id, .status = status, .generation = generation});
+        });
   });
 }
 
 void RedisTier::State::EndRise(const Operation& operation, const Answer& answer) {
-  Known& group_known = KnownOf(operation.group);
+  const GroupId group = operation.group;
   if (!answer.status.ok()) {
-    group_known.is_rising = false;
+    KnownOf(group).is_rising = false;
     return;  // Tick
   }
-  // Others may have given such an order since this host did, and the server may have lost it: what
-  // is here now may be of before theirs.
-  options.listener->OnSharedForgotten(operation.group);
+  // Others may have given such an order since this host did, and the server may have lost that one:
+  // what is here now may be of before theirs.
+  options.listener->OnSharedForgotten(group);
+  Known& group_known = KnownOf(group);
   group_known.is_rising = false;
   group_known.generation = std::max(group_known.generation, *answer.generation);
   group_known.asked_us = RedisNowUs();
   SetOwed(&group_known, group_known.forgets != operation.forgets);
   if (!group_known.is_owed) ++forgets_done;
   Keep();
-  StartRise(operation.group);
+  StartRise(group);
 }
 
 // Nothing of before has a name then: what is owed of it need not be erased one by one.
@@ -400,7 +398,7 @@ void RedisTier::State::OweInAnyGroup(std::span<const BlockKey> keys) {
 // Other hosts may let blocks stay for longer, or this one did before.
 OwedErasures::Times RedisTier::State::ErasureTimes() const {
   const uint64_t left_us = std::max(options.ttl_ms * 1000, kTtlUsualUs) + kUntilMarginUs;
-  const uint64_t now_us = RedisNowUs(), now_s = options.unix_seconds();
+  const uint64_t now_us = RedisNowUs(), now_s = options.unix_us() / kUsPerSecond;
   return {.now_us = now_us,
           .until_us = now_us + left_us,
           .until_s = now_s + left_us / kUsPerSecond + 1,
@@ -481,10 +479,7 @@ void RedisTier::State::EndErase(const Operation& operation, const Answer& answer
 void RedisTier::State::WithGeneration(const GroupId& group, uint64_t generation, bool must_ask,
                                       Then then) {
   if (!must_ask) return then(Status::Ok(), generation);
-  generations->Agree({.group = group, .at_least = generation},
-                     [then = std::move(then)](Status status, uint64_t agreed, uint64_t /*found*/) {
-                       then(status, agreed);
-                     });
+  generations->Agree({.group = group, .at_least = generation}, std::move(then));
 }
 
 void RedisTier::State::EraseAll(const std::vector<RedisBlockName>& names, Answer answer) {

@@ -37,7 +37,6 @@ struct RedisTierAnswer {
   std::vector<bool> is_present;              // of a probe; of an erasure: it may be there yet
   std::optional<uint64_t> generation;        // of its group, if the server was asked
   std::optional<uint64_t> names_generation;  // of a fetch, store or probe: in its names
-  uint64_t found_generation = 0;             // of a rise: the one that it replaced on the server
 };
 
 // What both threads see. Whoever puts the first thing into an empty box wakes the other side.

@@ -10,6 +10,7 @@
 #include "redis/chaos_proxy.h"
 #include "redis/redis_process.h"
 #include "redis/redis_rig.h"
+#include "redis/remembering_host.h"
 
 namespace terrace {
 namespace {
@@ -19,32 +20,7 @@ using testing::RawRedis;
 using testing::RedisProcess;
 using testing::RedisRig;
 using testing::RedisTestName;
-
-// A host that remembers what it was told to keep.
-struct RememberingHost {
-  explicit RememberingHost(const RedisEndpoint& endpoint, std::vector<GroupGeneration> before = {},
-                           std::vector<KeptErasure> erased_before = {}) {
-    RedisTier::Options options = RedisRig::Options(endpoint);
-    options.memory = {std::move(before), std::move(erased_before)};
-    options.keep = [this](uint64_t newest, const RedisMemory& all) {
-      revision = newest;
-      kept = all.generations;
-      erased = all.erasures;
-    };
-    rig.emplace(std::move(options));
-    rig->WaitUntilReady();
-  }
-  bool ForgetNow(const GroupId& group) {
-    const uint64_t before = rig->tier().stats().forgets;
-    rig->tier().Forget(group);
-    return rig->RunUntil([&] { return rig->tier().stats().forgets > before; });
-  }
-
-  uint64_t revision = 0;
-  std::vector<GroupGeneration> kept;
-  std::vector<KeptErasure> erased;
-  std::optional<RedisRig> rig;
-};
+using testing::RememberingHost;
 
 TEST(RedisTier, WhatWasForgottenHasNoNameAnyMoreOnAnyHost) {
   TERRACE_NEEDS_REDIS();
@@ -152,45 +128,6 @@ TEST(RedisTier, WhatIsOwedIsToldWhenTheServerIsThere) {
   EXPECT_TRUE(a.rig->tier().IsDurable(mark));
 }
 
-// Of two hosts that have a group forgotten, one while it does not reach the server, what that one
-// has had since is of before the other's order.
-// PROMISE: T03 two hosts that forget
-TEST(RedisTier, WhatIsOwedDoesNotHideWhatOthersHaveHadForgottenMeanwhile) {
-  TERRACE_NEEDS_REDIS();
-  RedisProcess server;
-  ChaosProxy proxy(server.unix_endpoint(), 1);
-  RememberingHost a(server.unix_endpoint()), cut_off(proxy.endpoint());
-  const RedisBlockName name = RedisTestName(1, 3);
-  ASSERT_TRUE(cut_off.rig->StoreNow(name, 5, 1000).ok());
-  const RedisTier& tier = cut_off.rig->tier();
-  for (const bool others_forget : {false, true}) {
-    SCOPED_TRACE(others_forget);
-    proxy.Refuse();
-    cut_off.rig->tier().Forget(name.group);
-    ASSERT_EQ(tier.stats().forgets_owed, 1u);
-    ASSERT_TRUE(!others_forget || a.ForgetNow(name.group));
-    proxy.Accept();
-    ASSERT_TRUE(cut_off.rig->RunTicking([&] { return tier.stats().forgets_owed == 0; }));
-    EXPECT_FALSE(std::exchange(cut_off.rig->forgotten, {}).empty());
-  }
-}
-
-// Another host has stored the block where this one has never looked, and will.
-// PROMISE: T03 blocks of a generation that a host has not heard of
-TEST(RedisTier, WhatIsErasedGoesInTheGenerationThatOthersHaveBegunToo) {
-  TERRACE_NEEDS_REDIS();
-  RedisProcess server;
-  RememberingHost a(server.unix_endpoint()), others(server.unix_endpoint());
-  const RedisBlockName name = RedisTestName(1, 3);
-  ASSERT_TRUE(a.rig->StoreNow(name, 5, 1000).ok());
-  ASSERT_TRUE(others.ForgetNow(name.group));
-  ASSERT_TRUE(others.rig->StoreNow(name, 6, 1000).ok());
-  a.rig->tier().Erase(name);
-  ASSERT_TRUE(a.rig->RunUntilErased());
-  EXPECT_EQ(others.rig->FetchNow(name, 1000).status.code(), StatusCode::kNotFound);
-  EXPECT_EQ(a.rig->forgotten, std::vector<GroupId>{name.group}) << "it has heard of it";
-}
-
 // PROMISE: T03 a fetch that is under way
 TEST(RedisTier, AFetchThatIsUnderWayWhenTheGroupIsForgottenFindsNothing) {
   TERRACE_NEEDS_REDIS();
@@ -206,29 +143,6 @@ TEST(RedisTier, AFetchThatIsUnderWayWhenTheGroupIsForgottenFindsNothing) {
   proxy.ReleaseReplies();
   ASSERT_TRUE(a.rig->RunUntil([&] { return a.rig->fetched.contains(77); }));
   EXPECT_EQ(a.rig->fetched.at(77).status.code(), StatusCode::kNotFound);
-}
-
-// The server has risen, its answer is on the way: what others have stored since is erased, too.
-// PROMISE: T03 a rise that is under way
-TEST(RedisTier, WhatIsErasedWhileARiseIsUnderWayIsNotTakenForErasedByIt) {
-  TERRACE_NEEDS_REDIS();
-  RedisProcess server;
-  ChaosProxy proxy(server.unix_endpoint(), 1);
-  RememberingHost a(proxy.endpoint()), others(server.unix_endpoint());
-  const RedisBlockName name = RedisTestName(1, 3);
-  ASSERT_TRUE(a.rig->StoreNow(name, 5, 1000).ok());
-  const std::string key =
-      RedisKeyNames("terrace", testing::RedisTestSecret()).Generation(name.group);
-  const std::unique_ptr<RawRedis> raw = server.Connect();
-  proxy.HoldReplies(1);  // of what is there; not that it has risen
-  a.rig->tier().Forget(name.group);
-  ASSERT_TRUE(a.rig->RunUntil([&] { return raw->Integer({"EXISTS", key}) == 1; }));
-  ASSERT_TRUE(others.rig->RunTicking([&] { return others.rig->StoreNow(name, 6, 1000).ok(); }));
-  a.rig->tier().Erase(name);
-  proxy.ReleaseReplies();
-  ASSERT_TRUE(a.rig->RunTicking([&] { return a.rig->tier().stats().forgets_owed == 0; }));
-  ASSERT_TRUE(a.rig->RunUntilErased());
-  EXPECT_EQ(a.rig->FetchNow(name, 1000).status.code(), StatusCode::kNotFound);
 }
 
 TEST(RedisTier, AManifestThatIsCarriedToAnotherGenerationIsNotBelieved) {
@@ -369,6 +283,22 @@ TEST(RedisTier, WhatIsErasedByKeyIsNotFoundUnderItsName) {
     EXPECT_EQ(a.rig->FetchNow(name, 1000).commit_id, 6u);
     a.rig->tier().Drop(name);
   }
+}
+
+TEST(RedisTier, WhatIsErasedInItsChainIsNotFoundAlone) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  RememberingHost a(server.unix_endpoint());
+  const RedisBlockName name = RedisTestName(1, 3);
+  RedisBlockName alone = name;
+  alone.run = name.key;
+  alone.position = 0;
+  ASSERT_TRUE(a.rig->StoreNow(alone, 5, 1000).ok());
+  ASSERT_TRUE(a.rig->StoreNow(name, 6, 1000).ok());
+  a.rig->tier().Erase(name);
+  ASSERT_TRUE(a.rig->RunUntilErased());
+  EXPECT_EQ(a.rig->FetchNow(alone, 1000).status.code(), StatusCode::kNotFound);
+  EXPECT_EQ(a.rig->FetchNow(name, 1000).status.code(), StatusCode::kNotFound);
 }
 
 TEST(RedisTier, OfMoreThanCanBeOwedTheGroupIsForgottenOnce) {

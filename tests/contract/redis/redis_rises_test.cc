@@ -4,13 +4,13 @@
 #include <hiredis/hiredis.h>
 
 #include <algorithm>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "redis/chaos_proxy.h"
 #include "redis/redis_process.h"
 #include "redis/redis_rig.h"
+#include "redis/remembering_host.h"
 
 namespace terrace {
 namespace {
@@ -18,34 +18,12 @@ namespace {
 using testing::ChaosProxy;
 using testing::RawRedis;
 using testing::RedisProcess;
-using testing::RedisRig;
 using testing::RedisTestName;
+using testing::RememberingHost;
 
-struct Host {
-  explicit Host(const RedisEndpoint& endpoint) {
-    RedisTier::Options options = RedisRig::Options(endpoint);
-    options.keep = [this](uint64_t newest, const RedisMemory& all) {
-      revision = newest;
-      kept = all.generations;
-      erased = all.erasures;
-    };
-    rig.emplace(std::move(options));
-    rig->WaitUntilReady();
-  }
-  bool ForgetNow(const GroupId& group) {
-    const uint64_t before = rig->tier().stats().forgets;
-    rig->tier().Forget(group);
-    return rig->RunUntil([&] { return rig->tier().stats().forgets > before; });
-  }
-  bool HasKept(const GroupId& group) const {
-    return std::ranges::find(kept, group, &GroupGeneration::group) != kept.end();
-  }
-
-  uint64_t revision = 0;
-  std::vector<GroupGeneration> kept;
-  std::vector<KeptErasure> erased;
-  std::optional<RedisRig> rig;
-};
+bool HasKept(const RememberingHost& host, const GroupId& group) {
+  return std::ranges::find(host.kept, group, &GroupGeneration::group) != host.kept.end();
+}
 
 std::string GenerationKey(const GroupId& group) {
   return RedisKeyNames("terrace", testing::RedisTestSecret()).Generation(group);
@@ -53,10 +31,11 @@ std::string GenerationKey(const GroupId& group) {
 
 // What another host has stored since it had the group forgotten is there, under a name that this
 // one has not heard of yet.
+// PROMISE: T03 blocks of a generation that a host has not heard of
 TEST(RedisRises, ABlockIsErasedInTheGenerationThatTheGroupIsInByNow) {
   TERRACE_NEEDS_REDIS();
   RedisProcess server;
-  Host late(server.unix_endpoint()), other(server.unix_endpoint());
+  RememberingHost late(server.unix_endpoint()), other(server.unix_endpoint());
   const RedisBlockName name = RedisTestName(1, 3);
   ASSERT_TRUE(late.rig->StoreNow(name, 5, 1000).ok());
   ASSERT_TRUE(other.ForgetNow(name.group));
@@ -76,11 +55,12 @@ TEST(RedisRises, ABlockIsErasedInTheGenerationThatTheGroupIsInByNow) {
 }
 
 // The server has risen and its answer is on its way: others may have stored by then.
+// PROMISE: T03 a rise that is under way
 TEST(RedisRises, WhatIsErasedWhileARiseIsOnItsWayIsNotFoundBehindIt) {
   TERRACE_NEEDS_REDIS();
   RedisProcess server;
   ChaosProxy proxy(server.unix_endpoint(), 1);
-  Host a(proxy.endpoint()), other(server.unix_endpoint());
+  RememberingHost a(proxy.endpoint()), other(server.unix_endpoint());
   const RedisBlockName name = RedisTestName(1, 3);
   ASSERT_TRUE(a.rig->StoreNow(name, 5, 1000).ok());
   const std::unique_ptr<RawRedis> raw = server.Connect();
@@ -98,15 +78,18 @@ TEST(RedisRises, WhatIsErasedWhileARiseIsOnItsWayIsNotFoundBehindIt) {
   EXPECT_EQ(a.rig->FetchNow(name, 1000).status.code(), StatusCode::kNotFound);
 }
 
-// The server has lost the other's rise: it was evicted, the server began empty, or a replica that
-// had not heard of it took over.
-TEST(RedisRises, WhatTheServerHasLostIsNotHiddenByARiseThatWasOwed) {
+// The server may have lost the other's rise: it was evicted, the server began empty, or a replica
+// that had not heard of it took over.
+// PROMISE: T03 two hosts that forget
+TEST(RedisRises, WhatOthersHaveHadForgottenIsNotHiddenByARiseThatWasOwed) {
   TERRACE_NEEDS_REDIS();
-  for (const bool has_risen_before : {false, true}) {
-    SCOPED_TRACE(has_risen_before);
+  enum class Lost { kNothing, kAll, kTheLast };
+  for (const Lost lost : {Lost::kNothing, Lost::kAll, Lost::kTheLast}) {
+    SCOPED_TRACE(static_cast<int>(lost));
+    const bool has_risen_before = lost == Lost::kTheLast;
     RedisProcess server;
     ChaosProxy proxy(server.unix_endpoint(), 1);
-    Host other(server.unix_endpoint()), cut_off(proxy.endpoint());
+    RememberingHost other(server.unix_endpoint()), cut_off(proxy.endpoint());
     const RedisBlockName name = RedisTestName(1, 3);
     const std::unique_ptr<RawRedis> raw = server.Connect();
     const std::string key = GenerationKey(name.group);
@@ -118,8 +101,8 @@ TEST(RedisRises, WhatTheServerHasLostIsNotHiddenByARiseThatWasOwed) {
     proxy.Refuse();
     cut_off.rig->tier().Forget(name.group);
     ASSERT_TRUE(other.ForgetNow(name.group));
-    raw->Command({"DEL", key});
-    if (has_risen_before) raw->Command({"SET", key, before});
+    if (lost != Lost::kNothing) raw->Command({"DEL", key});
+    if (lost == Lost::kTheLast) raw->Command({"SET", key, before});
     proxy.Accept();
     ASSERT_TRUE(
         cut_off.rig->RunTicking([&] { return cut_off.rig->tier().stats().forgets_owed == 0; }));
@@ -130,20 +113,24 @@ TEST(RedisRises, WhatTheServerHasLostIsNotHiddenByARiseThatWasOwed) {
 TEST(RedisRises, OfMoreGroupsThanCanBeRememberedWhatIsKeptIsWithinTheLimit) {
   TERRACE_NEEDS_REDIS();
   RedisProcess server;
-  Host a(server.unix_endpoint());
+  RememberingHost a(server.unix_endpoint());
   server.Pause();
   for (uint64_t i = 0; i < kRedisGroupsMax + 10; ++i) a.rig->tier().Forget({i + 1, 77});
   EXPECT_LE(a.kept.size(), kRedisGroupsMax);
+  ASSERT_EQ(a.erased.size(), 1u);
+  EXPECT_TRUE(a.erased[0].group.is_zero() && a.erased[0].key.is_zero())
+      << "of a group that is remembered no more: all are forgotten as they are met";
   server.Resume();
 }
 
+// PROMISE: T03 generations of many groups
 TEST(RedisRises, AGenerationIsKeptHoweverManyGroupsAreUsedSince) {
   TERRACE_NEEDS_REDIS();
   RedisProcess server;
-  Host a(server.unix_endpoint());
+  RememberingHost a(server.unix_endpoint());
   RedisBlockName name = RedisTestName(1, 3);
   ASSERT_TRUE(a.ForgetNow(name.group));
-  ASSERT_TRUE(a.HasKept(name.group));
+  ASSERT_TRUE(HasKept(a, name.group));
   std::vector<std::byte> into(1000);
   for (uint64_t i = 0; i < 3 * kRedisGroupsMax; ++i) {
     RedisBlockName one = name;
@@ -155,7 +142,7 @@ TEST(RedisRises, AGenerationIsKeptHoweverManyGroupsAreUsedSince) {
                 a.rig->RunUntil([&] { return a.rig->tier().stats().operations_in_flight == 0; }));
   }
   ASSERT_TRUE(a.ForgetNow({1, 78})) << "has it kept anew";
-  EXPECT_TRUE(a.HasKept(name.group)) << "a server with older data would be believed";
+  EXPECT_TRUE(HasKept(a, name.group)) << "a server with older data would be believed";
 }
 
 }  // namespace

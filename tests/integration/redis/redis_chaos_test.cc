@@ -328,7 +328,7 @@ TEST(RedisLogin, AFileThatOthersMayReadIsRefused) {
   options.credentials_file = PasswordFile(server).Write("secret\n");
   chmod(options.credentials_file.c_str(), 0640);
   options.post = [](std::function<void()>) {};
-  options.unix_seconds = [] { return uint64_t{1}; };
+  options.unix_us = [] { return kUsPerSecond; };
   RedisRig other(RedisRig::Options(server.unix_endpoint()));
   options.listener = &other;
   std::string why;
