@@ -3,6 +3,7 @@
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <sstream>
@@ -90,10 +91,10 @@ class CommandLine {
  private:
   // What the command line has come to: "terrace domain add".
   struct Named {
-    const CLI::App* app;
+    CLI::App* app;
     std::string words;
   };
-  Named DeepestNamed() const {
+  Named DeepestNamed() {
     Named named{&app_, "terrace"};
     while (!named.app->get_subcommands().empty()) {
       named.app = named.app->get_subcommands().front();
@@ -128,17 +129,39 @@ class CommandLine {
     return sentence;
   }
 
-  // A word too many: where a verb was expected, one that is none.
+  // An option that the verb has not: mistyped, or one of the verb's that stands before it.
+  ExitCode ExplainOption(const Named& named, const std::string& word) {
+    const std::string name = word.substr(0, word.find('='));
+    std::vector<std::string> names;
+    for (const DescribedArgument& argument : Arguments(named.app).Describe().arguments) {
+      if (!argument.is_option) continue;
+      names.insert(names.end(), argument.names.begin(), argument.names.end());
+    }
+    const bool is_before_verb = std::ranges::find(names, name) != names.end();
+    const std::string nearest = is_before_verb ? "" : NearestWord(name, names);
+    Fail(fmt::format(
+        "'{}' is no option {}; `{} --help` lists all", name,
+        is_before_verb    ? fmt::format("where it stands: write it behind `{}`", named.words)
+        : nearest.empty() ? fmt::format("of `{}`", named.words)
+                          : fmt::format("of `{}`: did you mean {}?", named.words, nearest),
+        named.words));
+    return kExitUsage;
+  }
+
+  // A word too many: an option that is none or, where a verb was expected, one that is none.
   ExitCode ExplainWord(const CLI::ExtrasError& error) {
-    const auto [at, family] = DeepestNamed();
+    const Named named = DeepestNamed();
+    const auto& [at, family] = named;
+    const std::vector<std::string> words = app_.remaining(true);
+    const auto option = std::ranges::find_if(
+        words, [](const std::string& word) { return word.size() > 1 && word.starts_with('-'); });
+    if (option != words.end()) return ExplainOption(named, *option);
     std::vector<std::string> verbs;
     for (const CLI::App* verb : at->get_subcommands([](const CLI::App*) { return true; })) {
       verbs.push_back(verb->get_name());
     }
-    const std::string word = app_.remaining(true).front();
-    if (verbs.empty() || word.starts_with('-')) {
-      return Say(error);
-    }
+    if (verbs.empty()) return Say(error);
+    const std::string& word = words.front();
     const std::string nearest = NearestWord(word, verbs);
     Fail(fmt::format("'{}' is no verb of `{}`{}; `{} --help` lists all", word, family,
                      nearest.empty() ? "" : fmt::format(": did you mean `{} {}`?", family, nearest),

@@ -270,6 +270,27 @@ TEST_F(CliVerbsTest, AMistypedVerbIsAnsweredWithTheNearest) {
               AllOf(HasSubstr("'frobnicate' is no verb"), Not(HasSubstr("did you mean"))));
 }
 
+TEST_F(CliVerbsTest, AMistypedOptionIsAnsweredWithTheNearestAndNotWithItsValue) {
+  const auto said = [this](const std::vector<std::string>& command) {
+    const Outcome outcome = Terrace(command);
+    EXPECT_EQ(outcome.exit_code, 2);
+    return outcome.err;
+  };
+  const std::string meant =
+      "terrace: '--sokcet' is no option of `terrace status`: did you mean --socket?; "
+      "`terrace status --help` lists all\n";
+  EXPECT_EQ(said({"status", "--sokcet", "/x"}), meant);
+  EXPECT_EQ(said({"status", "--sokcet=/x"}), meant);
+  EXPECT_EQ(said({"--sokcet", "/x", "status"}), meant);
+  EXPECT_THAT(said({"domain", "new", "--jsn", "s"}), HasSubstr("did you mean --json?"));
+  EXPECT_EQ(
+      said({"ls", "--frobnicate"}),
+      "terrace: '--frobnicate' is no option of `terrace ls`; `terrace ls --help` lists all\n");
+  EXPECT_EQ(said({"--socket", "/x", "status"}),
+            "terrace: '--socket' is no option where it stands: write it behind `terrace status`; "
+            "`terrace status --help` lists all\n");
+}
+
 TEST_F(CliVerbsTest, AnArgumentThatIsMissingIsNamedWithWhatItIsForAndWhereToReadOn) {
   const Outcome show = Terrace({"show"});
   EXPECT_EQ(show.exit_code, 2);
