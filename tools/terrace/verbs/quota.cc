@@ -8,7 +8,6 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -34,6 +33,7 @@ constexpr std::array<std::string_view, 7> kQuotaKeys = {
     "dram_guaranteed_bytes", "nvme_guaranteed_bytes", "nvme_max_bytes", "redis_guaranteed_bytes",
     "redis_max_bytes",       "borrow_priority",       "ttl_default_s"};
 constexpr size_t kNameShownMax = 20;  // so that lines have 80 columns
+constexpr size_t kColumnsMax = 80;
 
 std::string ShownBytes(const json& tier, const char* name) {
   const auto found = tier.find(name);
@@ -91,6 +91,40 @@ std::string NotesOn(const json& domain) {
   return notes + "\n";
 }
 
+// Of `tier`, such as "nvme", or of all: "borrow_priority".
+bool IsKeyOf(std::string_view key, std::string_view tier) {
+  const std::string_view suffix = "_bytes";
+  return !key.ends_with(suffix) || key.starts_with(std::string(tier) + "_");
+}
+
+// How a quota is changed, with keys of tiers that the daemon has.
+std::string RenderKeys(const json& document, const std::string& domain_name) {
+  const auto is_there = [&document](std::string_view key) {
+    for (const json& domain : ArrayOf(document, "domains")) {
+      for (const json& tier : ArrayOf(domain, "tiers")) {
+        if (IsKeyOf(key, StringOf(tier, "tier"))) return true;
+      }
+    }
+    return false;
+  };
+  const bool has_nvme = is_there("nvme_guaranteed_bytes");
+  std::string text = fmt::format(
+      "To change one until the next reload or restart:\n  terrace quota {} {}\n", domain_name,
+      has_nvme ? "nvme_guaranteed_bytes=100GiB" : "dram_guaranteed_bytes=4GiB");
+  std::string line = "Keys:";
+  for (const std::string_view key : kQuotaKeys) {
+    if (!is_there(key)) continue;
+    if (!line.ends_with(':')) line += ',';
+    if (line.size() + key.size() + 2 > kColumnsMax) {
+      text += std::exchange(line, "") + "\n";
+    } else {
+      line += ' ';
+    }
+    line += key;
+  }
+  return text + line + "\n";
+}
+
 std::string RenderQuotas(const json& document) {
   using enum TextTable::Align;
   TextTable table({{"DOMAIN", kLeft},
@@ -112,13 +146,7 @@ std::string RenderQuotas(const json& document) {
     }
     notes += NotesOn(domain);
   }
-  return table.Render() + notes +
-         fmt::format(
-             "To change one until the next reload or restart:\n"
-             "  terrace quota {} nvme_guaranteed_bytes=100GiB\n"
-             "Keys: {},\n{}\n",
-             example, fmt::join(std::span(kQuotaKeys).first(3), ", "),
-             fmt::join(std::span(kQuotaKeys).subspan(3), ", "));
+  return table.Render() + notes + RenderKeys(document, example);
 }
 
 class QuotaVerb : public Verb {

@@ -335,6 +335,16 @@ TEST_F(CliVerbsTest, HelpAndVersionNeedNoDaemon) {
   }
 }
 
+TEST_F(CliVerbsTest, QuotaNamesKeysOfTiersThatThereAre) {
+  StartDaemon();
+  const Outcome memory_alone = Terrace({"quota"});
+  EXPECT_EQ(memory_alone.exit_code, 0) << memory_alone.err;
+  EXPECT_THAT(memory_alone.out,
+              AllOf(HasSubstr("  terrace quota chat dram_guaranteed_bytes="),
+                    HasSubstr("Keys: dram_guaranteed_bytes, borrow_priority, ttl_default_s\n"),
+                    Not(HasSubstr("nvme")), Not(HasSubstr("redis"))));
+}
+
 // PROMISE: T39 what the command prints
 TEST_F(CliVerbsTest, SecretsAreMadeOnceAndNeverShown) {
   const std::string path = Path("s");
