@@ -74,7 +74,9 @@ class ListVerb : public Verb {
   void RenderJson(const Listing& listing, const GroupNames& names) const {
     nlohmann::json blocks = nlohmann::json::array();
     for (const auto& entry : listing.entries) blocks.push_back(ToJson(entry, names));
-    PrintJson({{"blocks", blocks}, {"found_count", found_count_}, {"is_cut", listing.is_cut}});
+    PrintJson({{"blocks", blocks},
+               {"found_count", found_count_},
+               {"is_cut", listing.is_cut || listing.entries.size() < found_count_}});
   }
 
   void RenderText(const Listing& listing, const GroupNames& names) const {

@@ -79,6 +79,10 @@ TEST_F(CliVerbsTest, ListsAreLimitedSortedAndFiltered) {
   EXPECT_EQ(few.exit_code, 0);
   EXPECT_EQ(std::count(few.out.begin(), few.out.end(), '\n'), 5);  // title, three, what is left out
   EXPECT_THAT(few.out, HasSubstr("3 of 40 blocks"));
+  const nlohmann::json three = TerraceJson({"ls", "--limit", "3"});
+  EXPECT_EQ(three["found_count"], 40);
+  EXPECT_EQ(three["is_cut"], true);
+  EXPECT_EQ(TerraceJson({"ls", "--limit", "40"})["is_cut"], false);
 
   for (const auto& [order, field] : {std::pair("hits", "hit_count"), std::pair("idle", "idle_ms"),
                                      std::pair("age", "age_ms"), std::pair("size", "byte_count")}) {
