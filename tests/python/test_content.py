@@ -202,7 +202,7 @@ def test_audit_tells_an_eviction_of_keys_from_one_of_all():
         finally:
             daemon.stop()
     assert " blocks of all groups by uid" in told[0], told
-    assert " evicted 1 blocks of 1 key by uid" in told[1], told
+    assert " evicted 1 block of 1 key by uid" in told[1], told
 
 
 def test_a_change_that_was_refused_is_told_so(daemon):

@@ -267,7 +267,7 @@ TEST_F(Drain, DrainingWaitsForWhatIsHeld) {
   const Outcome waited = Terrace({"drain", "--wait", "1"});
   EXPECT_EQ(waited.exit_code, 1);
   EXPECT_THAT(waited.out, AllOf(HasSubstr("domain chat is draining, as uid"),
-                                HasSubstr("left: 1 leases of 8 blocks (about 32.0 KiB)")));
+                                HasSubstr("left: 1 lease of 8 blocks (about 32.0 KiB)")));
   EXPECT_THAT(waited.err, AllOf(HasSubstr("after 1 s of --wait"), HasSubstr("terrace status")));
   const auto refused = engine.CallKeys(protocol::Verb::kAcquire, group, keys);
   EXPECT_EQ(refused.status(), StatusCode::kBusy);

@@ -34,6 +34,9 @@ TEST(TextTable, CountsAndTimesAreReadable) {
   EXPECT_EQ(FormatCount(999), "999");
   EXPECT_EQ(FormatCount(1000), "1,000");
   EXPECT_EQ(FormatCount(1234567), "1,234,567");
+  EXPECT_EQ(FormatCount(0, "block"), "0 blocks");
+  EXPECT_EQ(FormatCount(1, "block"), "1 block");
+  EXPECT_EQ(FormatCount(1000, "block"), "1,000 blocks");
   EXPECT_EQ(FormatMilliseconds(850), "850 ms");
   EXPECT_EQ(FormatMilliseconds(12345), "12.3 s");
   EXPECT_EQ(FormatMilliseconds(250'000), "4 min 10 s");

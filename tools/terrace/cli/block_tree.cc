@@ -38,12 +38,12 @@ std::string Describe(const BlockRun& run) {
   const uint32_t first = run.blocks.front()->position;
   const uint32_t last = run.blocks.back()->position;
   std::string text =
-      fmt::format("{}  {}  {}, {}, {}, idle {}, {} hits", ToHex(run.blocks.front()->key),
+      fmt::format("{}  {}  {}, {}, {}, idle {}, {}", ToHex(run.blocks.front()->key),
                   first == last ? std::to_string(first) : fmt::format("{}-{}", first, last),
-                  run.blocks.size() == 1 ? "1 block" : FormatCount(run.blocks.size()) + " blocks",
-                  FormatBytes(totals.byte_count), FormatTiers(totals.tier_mask),
-                  FormatMilliseconds(totals.idle_ms_min), FormatCount(totals.hit_count_max));
-  if (totals.lease_count_max > 0) text += fmt::format(", {} leases", totals.lease_count_max);
+                  FormatCount(run.blocks.size(), "block"), FormatBytes(totals.byte_count),
+                  FormatTiers(totals.tier_mask), FormatMilliseconds(totals.idle_ms_min),
+                  FormatCount(totals.hit_count_max, "hit"));
+  if (totals.lease_count_max > 0) text += ", " + FormatCount(totals.lease_count_max, "lease");
   if (std::string flags = FormatFlags(*run.blocks.front()); !flags.empty()) text += ", " + flags;
   return text;
 }
@@ -117,7 +117,7 @@ std::string BlockTree::Render(uint32_t depth_max, const GroupNames& names) const
     text += indent + Describe(run);
     if (run.depth + 1 == depth_max && !run.children.empty()) {
       const Below below = CountBelow(i);
-      text += fmt::format("; below it {} blocks, {}", FormatCount(below.block_count),
+      text += fmt::format("; below it {}, {}", FormatCount(below.block_count, "block"),
                           FormatBytes(below.byte_count));
     }
     text += "\n";

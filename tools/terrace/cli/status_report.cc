@@ -19,6 +19,9 @@ constexpr std::array<std::string_view, protocol::kTierKindCount> kTierNames = {"
 
 std::string BytesOr(std::optional<uint64_t> bytes) { return bytes ? FormatBytes(*bytes) : "-"; }
 std::string CountOr(std::optional<uint64_t> count) { return count ? FormatCount(*count) : "-"; }
+std::string CountOr(std::optional<uint64_t> count, std::string_view thing) {
+  return count ? FormatCount(*count, thing) : fmt::format("- {}s", thing);
+}
 
 std::optional<uint64_t> Product(std::optional<uint64_t> a, std::optional<uint64_t> b) {
   return a && b ? std::optional(*a * *b) : std::nullopt;
@@ -59,8 +62,9 @@ std::string RenderHeld(const StatsView& stats) {
   const uint64_t by_name = stats.Count("named_pinned_bytes").value_or(0);
   if (by_engines + by_name > 0) {
     text +=
-        Line("", fmt::format("pinned: {} in {} blocks by engines themselves, {} in {} by name",
-                             FormatBytes(by_engines), CountOr(stats.Count("engine_pinned_blocks")),
+        Line("", fmt::format("pinned: {} in {} by engines themselves, {} in {} by name",
+                             FormatBytes(by_engines),
+                             CountOr(stats.Count("engine_pinned_blocks"), "block"),
                              FormatBytes(by_name), CountOr(stats.Count("named_pinned_blocks"))));
   }
   const uint64_t leaving = stats.Count("segments_leaving").value_or(0);
@@ -74,7 +78,7 @@ std::string RenderHeld(const StatsView& stats) {
                     session.Text("client_name"), OrDash(session.Text("pid")), FormatCount(count));
   }
   return text +
-         Line("", fmt::format("LEAVING: {} segments, {}{}", FormatCount(leaving),
+         Line("", fmt::format("LEAVING: {}, {}{}", FormatCount(leaving, "segment"),
                               BytesOr(Product(leaving, stats.Count("segment_bytes"))), owed));
 }
 
@@ -108,9 +112,9 @@ std::string RenderHead(const StatsView& stats) {
   if (const std::string serving = stats.Text("domain.serving"); !serving.empty()) {
     const uint64_t unserved = stats.Count("domain.requests_unserved").value_or(0);
     text += Line("serving", unserved == 0 ? serving
-                                          : fmt::format("{}, {} requests answered without being "
+                                          : fmt::format("{}, {} answered without being "
                                                         "served, while it was not",
-                                                        serving, FormatCount(unserved)));
+                                                        serving, FormatCount(unserved, "request")));
   }
   text += Line("eviction", OrDash(stats.Text("domain.eviction")));
   text +=
@@ -121,9 +125,9 @@ std::string RenderHead(const StatsView& stats) {
                                    ? stats.Count("leased_block_count")
                                    : stats.Count("pinned_count"))));  // of an older daemon
   text +=
-      Line("clients",
-           fmt::format("{} sessions, {} leases, {} groups", CountOr(stats.Count("session_count")),
-                       CountOr(stats.Count("lease_count")), CountOr(stats.Count("group_count"))));
+      Line("clients", fmt::format("{}, {}, {}", CountOr(stats.Count("session_count"), "session"),
+                                  CountOr(stats.Count("lease_count"), "lease"),
+                                  CountOr(stats.Count("group_count"), "group")));
   return text;
 }
 
@@ -147,9 +151,9 @@ std::string RenderWriter(const StatsView& writer) {
 std::string RenderTraffic(const StatsView& stats) {
   auto asked = stats.Count("acquire_blocks_asked");
   auto hit = stats.Count("acquire_blocks_hit");
-  std::string text = Line("hits", fmt::format("{} of {} blocks acquired ({}), in {} requests",
-                                              CountOr(hit), CountOr(asked), ShareOr(hit, asked),
-                                              CountOr(stats.Count("acquire_requests"))));
+  std::string text = Line("hits", fmt::format("{} of {} acquired ({}), in {}", CountOr(hit),
+                                              CountOr(asked, "block"), ShareOr(hit, asked),
+                                              CountOr(stats.Count("acquire_requests"), "request")));
   std::string tiers;
   const std::vector<uint64_t> by_tier = stats.Counts("acquire_blocks_by_tier");
   for (size_t tier = 0; tier < by_tier.size() && tier < kTierNames.size(); ++tier) {
@@ -159,8 +163,8 @@ std::string RenderTraffic(const StatsView& stats) {
   }
   if (!tiers.empty()) text += Line("", "by tier: " + tiers);
   if (stats.Count("read_ahead_blocks").value_or(0) > 0) {
-    text += Line("", fmt::format("read ahead: {} blocks, {} of them used",
-                                 CountOr(stats.Count("read_ahead_blocks")),
+    text += Line("", fmt::format("read ahead: {}, {} of them used",
+                                 CountOr(stats.Count("read_ahead_blocks"), "block"),
                                  CountOr(stats.Count("read_ahead_used"))));
   }
   text += Line(
@@ -169,10 +173,10 @@ std::string RenderTraffic(const StatsView& stats) {
                   CountOr(stats.Count("blocks_sealed")), CountOr(stats.Count("blocks_evicted")),
                   CountOr(stats.Count("blocks_expired")), CountOr(stats.Count("blocks_corrupt"))));
   for (const StatsView& writer : stats.Each("domain.refuted_writers")) {
-    text += Line("", fmt::format("WRONG CHECKSUMS: {} blocks of session {}, uid {}{}: they were "
-                                 "erased",
-                                 CountOr(writer.Count("block_count")), writer.Text("session"),
-                                 writer.Text("uid"), RenderWriter(writer)));
+    text += Line("", fmt::format("WRONG CHECKSUMS: {} of session {}, uid {}{}: {} erased",
+                                 CountOr(writer.Count("block_count"), "block"),
+                                 writer.Text("session"), writer.Text("uid"), RenderWriter(writer),
+                                 writer.Count("block_count") == 1u ? "it was" : "they were"));
   }
   text += Line(
       "refused",
@@ -219,13 +223,14 @@ std::string RenderDevice(const StatsView& stats) {
     return CountOr(stats.Count(fmt::format("hbm.{}", name)));
   };
   if (!stats.Count("hbm.clients")) return "";
-  return Line("device",
-              fmt::format("{}: {} clients, {} blocks read there; orders: {} issued, {} again, {} "
-                          "wait, {} late, {} refused, {} wrong, {} expired",
-                          stats.Text("hbm.device"), count("clients"), count("blocks_served"),
-                          count("orders_issued"), count("orders_reissued"), count("orders_queued"),
-                          count("orders_late"), count("orders_refused"), count("orders_wrong"),
-                          count("orders_expired")));
+  return Line(
+      "device",
+      fmt::format("{}: {}, {} read there; orders: {} issued, {} again, {} "
+                  "wait, {} late, {} refused, {} wrong, {} expired",
+                  stats.Text("hbm.device"), CountOr(stats.Count("hbm.clients"), "client"),
+                  CountOr(stats.Count("hbm.blocks_served"), "block"), count("orders_issued"),
+                  count("orders_reissued"), count("orders_queued"), count("orders_late"),
+                  count("orders_refused"), count("orders_wrong"), count("orders_expired")));
 }
 
 // What makes clients' copies between devices and DRAM; nothing where nobody has said.
@@ -253,7 +258,7 @@ std::string RenderLowerTiers(const StatsView& stats) {
   std::string text;
   for (const StatsView& tier : stats.Each("lower_tiers")) {
     text += Line(tier.Text("kind"),
-                 fmt::format("{} blocks, {} used of {}{}", CountOr(tier.Count("block_count")),
+                 fmt::format("{}, {} used of {}{}", CountOr(tier.Count("block_count"), "block"),
                              BytesOr(tier.Count("used_bytes")),
                              BytesOr(tier.Count("capacity_bytes")), RenderTrouble(tier)));
     const uint64_t suspect_bytes = tier.Count("suspect_bytes").value_or(0);
@@ -284,6 +289,9 @@ std::string RenderRedis(const StatsView& stats) {
   const auto count = [&stats](std::string_view name) {
     return CountOr(stats.Count(fmt::format("redis.{}", name)));
   };
+  const auto counted = [&stats](std::string_view name, std::string_view thing) {
+    return CountOr(stats.Count(fmt::format("redis.{}", name)), thing);
+  };
   const auto bytes = [&stats](std::string_view name) {
     return BytesOr(stats.Count(fmt::format("redis.{}", name)));
   };
@@ -293,8 +301,9 @@ std::string RenderRedis(const StatsView& stats) {
   std::string text = Line(
       "redis",
       is_ready
-          ? fmt::format("ready, {} connections, {} lost, breaker opened {} times",
-                        count("connections"), count("connections_lost"), count("breaker_opened"))
+          ? fmt::format("ready, {}, {} lost, breaker opened {}",
+                        counted("connections", "connection"), count("connections_lost"),
+                        counted("breaker_opened", "time"))
           : fmt::format("AWAY{}: {}",
                         stats.Text("redis.is_refused") == "true" ? ", the server refuses us" : "",
                         trouble.empty() ? "no server has answered yet" : trouble));
@@ -304,28 +313,29 @@ std::string RenderRedis(const StatsView& stats) {
   if (const std::string files = stats.Text("redis.tls_trouble"); !files.empty()) {
     text += Line("", fmt::format("TLS FILES OF BEFORE are in use: {}", files));
   }
+  text += Line("", fmt::format("given: {}, {} were there, {} failed, {} dropped, {} outdated; "
+                               "{} in {} wait of at most {}",
+                               counted("blocks_stored", "block"), count("blocks_existing"),
+                               count("blocks_failed"), count("blocks_dropped"),
+                               count("blocks_outdated"), bytes("queued_bytes"),
+                               counted("queued_blocks", "block"), bytes("queue_bytes_max")));
   text +=
-      Line("", fmt::format("given: {} blocks, {} were there, {} failed, {} dropped, {} outdated; "
-                           "{} in {} blocks wait of at most {}",
-                           count("blocks_stored"), count("blocks_existing"), count("blocks_failed"),
-                           count("blocks_dropped"), count("blocks_outdated"), bytes("queued_bytes"),
-                           count("queued_blocks"), bytes("queue_bytes_max")));
-  text +=
-      Line("", fmt::format("taken: {} blocks of {} found, {} missed, {} not worth it; {} seeks, {} "
+      Line("", fmt::format("taken: {} of {} found, {} missed, {} not worth it; {}, {} "
                            "shared, {} late",
-                           count("blocks_fetched"), count("blocks_found"), count("blocks_missed"),
-                           count("blocks_not_worth"), count("seeks"), count("seeks_joined"),
-                           count("seeks_late")));
-  if (stats.Count("redis.forgets_owed").value_or(0) > 0) {
-    text +=
-        Line("", fmt::format("OWED: {} groups were erased, and the server is not told yet; it is "
-                             "not used for them until it is",
-                             count("forgets_owed")));
+                           counted("blocks_fetched", "block"), count("blocks_found"),
+                           count("blocks_missed"), count("blocks_not_worth"),
+                           counted("seeks", "seek"), count("seeks_joined"), count("seeks_late")));
+  if (const uint64_t groups = stats.Count("redis.forgets_owed").value_or(0); groups > 0) {
+    text += Line("", fmt::format("OWED: {} {} erased, and the server is not told yet; it is not "
+                                 "used for {} until it is",
+                                 FormatCount(groups, "group"), groups == 1 ? "was" : "were",
+                                 groups == 1 ? "it" : "them"));
   }
-  if (stats.Count("redis.erasures_owed").value_or(0) > 0) {
-    text += Line("", fmt::format("OWED: {} blocks were erased, and the server has them yet; they "
-                                 "are not taken from it",
-                                 count("erasures_owed")));
+  if (const uint64_t blocks = stats.Count("redis.erasures_owed").value_or(0); blocks > 0) {
+    text += Line("", fmt::format("OWED: {} {} erased, and the server has {} yet; {} not taken "
+                                 "from it",
+                                 FormatCount(blocks, "block"), blocks == 1 ? "was" : "were",
+                                 blocks == 1 ? "it" : "them", blocks == 1 ? "it is" : "they are"));
   }
   return text;
 }
@@ -337,7 +347,7 @@ std::string StateOf(const StatsView& session) {
   }
   if (session.Text("is_reader") == "true") state += ", reads only";
   if (const uint64_t owed = session.Count("segments_owed").value_or(0); owed > 0) {
-    state += fmt::format(", owes {} segments", FormatCount(owed));
+    state += fmt::format(", owes {}", FormatCount(owed, "segment"));
   }
   return state;
 }

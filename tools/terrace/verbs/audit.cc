@@ -41,9 +41,7 @@ std::string TierOf(const std::string& filter) {
 // Whose blocks: those of keys, of a group, or all there are.
 std::string WhoseText(const json& line, const std::string& group) {
   const uint64_t asked_count = line.value("asked_count", uint64_t{0});
-  const std::string keys = asked_count == 0 ? ""
-                                            : fmt::format("{} key{}", FormatCount(asked_count),
-                                                          asked_count == 1 ? "" : "s");
+  const std::string keys = asked_count == 0 ? "" : FormatCount(asked_count, "key");
   if (group != "all") return (keys.empty() ? "group " : keys + " of group ") + group;
   return keys.empty() ? "all groups" : keys;
 }
@@ -52,8 +50,8 @@ std::string EvictedText(const json& line, const std::string& group) {
   const std::string filter = PrintableText(line.value("filter", ""));
   const std::string tier = TierOf(filter);
   std::string text = fmt::format(
-      "evicted {}{} blocks of {}", tier.empty() ? "" : fmt::format("what {} had of ", tier),
-      FormatCount(line.at("erased_count").get<uint64_t>()), WhoseText(line, group));
+      "evicted {}{} of {}", tier.empty() ? "" : fmt::format("what {} had of ", tier),
+      FormatCount(line.at("erased_count").get<uint64_t>(), "block"), WhoseText(line, group));
   if (!filter.empty()) text += fmt::format(" ({})", filter);
   return text;
 }

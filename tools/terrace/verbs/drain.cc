@@ -115,11 +115,10 @@ class DrainVerb : public Verb {
 
   static std::string Left(const DrainReply& reply) {
     return fmt::format(
-        "{} leases of {} blocks (about {}), {} blocks being written by clients, {} (about {}) to "
-        "be "
-        "written below, {} for the shared tier",
-        FormatCount(reply.lease_count), FormatCount(reply.leased_blocks),
-        FormatBytes(reply.leased_bytes), FormatCount(reply.reserved_blocks),
+        "{} of {} (about {}), {} being written by clients, {} (about {}) to be written below, "
+        "{} for the shared tier",
+        FormatCount(reply.lease_count, "lease"), FormatCount(reply.leased_blocks, "block"),
+        FormatBytes(reply.leased_bytes), FormatCount(reply.reserved_blocks, "block"),
         FormatCount(reply.unwritten_blocks), FormatBytes(reply.unwritten_bytes),
         FormatBytes(reply.shared_bytes));
   }

@@ -104,7 +104,7 @@ class EvictVerb : public Verb {
 
   std::string Target() const {
     if (!key_texts_.empty()) {
-      return fmt::format("{} block{}{}", key_texts_.size(), key_texts_.size() == 1 ? "" : "s",
+      return fmt::format("{}{}", FormatCount(key_texts_.size(), "block"),
                          has_subtree_ ? " and all that continue them" : "");
     }
     std::string target = group_.empty() ? "every block of the domain"
@@ -154,7 +154,9 @@ class EvictVerb : public Verb {
       auto reply = client.Evict(GroupRef{}, std::span(keys).subspan(left_count, count), options);
       if (!reply.ok()) {
         const std::string done =
-            total_.block_count == 0 ? "" : fmt::format(" (after {} blocks)", total_.block_count);
+            total_.block_count == 0
+                ? ""
+                : fmt::format(" (after {})", FormatCount(total_.block_count, "block"));
         return FailRequest(client, "the daemon did not evict" + done, reply.status());
       }
       total_.block_count += reply->block_count;
@@ -168,6 +170,11 @@ class EvictVerb : public Verb {
   uint64_t NotHereCount() const {
     const uint64_t found_count = total_.block_count + total_.skipped_count;
     return key_texts_.size() > found_count ? key_texts_.size() - found_count : 0;
+  }
+
+  std::string Staying() const {
+    return FormatCount(total_.skipped_count, "block") +
+           (total_.skipped_count == 1 ? " stays" : " stay");
   }
 
   void Report() const {
@@ -189,23 +196,23 @@ class EvictVerb : public Verb {
       PrintText("Redis finds nothing any more of what was stored there until now\n");
       return;
     }
-    std::string text = fmt::format("{} {} {}, {}\n", done, FormatCount(total_.block_count),
-                                   tier_.empty() ? "blocks" : "copies in " + tier_,
-                                   FormatBytes(total_.byte_count));
+    const std::string count = tier_.empty() ? FormatCount(total_.block_count, "block")
+                              : total_.block_count == 1
+                                  ? "1 copy in " + tier_
+                                  : FormatCount(total_.block_count) + " copies in " + tier_;
+    std::string text = fmt::format("{} {}, {}\n", done, count, FormatBytes(total_.byte_count));
     if (NotHereCount() > 0 && !is_dry_run_) {
       text += fmt::format(
-          "{} keys name no block of this host; what a Redis server has of them is not "
-          "found here any more\n",
-          FormatCount(NotHereCount()));
+          "{} {} no block of this host; what a Redis server has of {} is not found here any more\n",
+          FormatCount(NotHereCount(), "key"), NotHereCount() == 1 ? "names" : "name",
+          NotHereCount() == 1 ? "it" : "them");
     }
     if (total_.skipped_count > 0 && is_by_key_) {
-      text += fmt::format(
-          "{} blocks stay in memory alone, leased or pinned; nothing of them can be read below "
-          "it\n",
-          FormatCount(total_.skipped_count));
+      text +=
+          fmt::format("{} in memory alone, leased or pinned; nothing of {} can be read below it\n",
+                      Staying(), total_.skipped_count == 1 ? "it" : "them");
     } else if (total_.skipped_count > 0) {
-      text += fmt::format("{} blocks stay: leased, pinned, or continued by a block that stays{}\n",
-                          FormatCount(total_.skipped_count),
+      text += fmt::format("{}: leased, pinned, or continued by a block that stays{}\n", Staying(),
                           key_texts_.empty() || has_subtree_ ? "" : " (--subtree drops those too)");
     }
     PrintText(text);

@@ -171,8 +171,8 @@ class ExplainVerb : public Verb {
       if (groups.empty()) {
         return Fail("the domain has no group: no engine has opened one yet") == kExitOk;
       }
-      return Fail(fmt::format("the domain has {} groups:{}. Name one with --group", groups.size(),
-                              names)) == kExitOk;
+      return Fail(fmt::format("the domain has {}:{}. Name one with --group",
+                              FormatCount(groups.size(), "group"), names)) == kExitOk;
     }
     chosen_ = FindGroup(*stats_, group_);
     if (!chosen_) return false;
@@ -247,8 +247,9 @@ class ExplainVerb : public Verb {
 
   std::string Render(const Explained& explained) const {
     const ExplainReply& reply = explained.reply;
-    std::string text = fmt::format("{} of {} blocks are usable", FormatCount(reply.block_count),
-                                   FormatCount(reply.key_count));
+    std::string text =
+        fmt::format("{} of {} {} usable", FormatCount(reply.block_count),
+                    FormatCount(reply.key_count, "block"), reply.block_count == 1 ? "is" : "are");
     if (block_tokens_ > 0) {
       text += fmt::format(", {} tokens", FormatCount(uint64_t{reply.block_count} * block_tokens_));
     }
@@ -265,9 +266,9 @@ class ExplainVerb : public Verb {
     }
     for (size_t i = 0; i < explained.nears.size(); ++i) {
       const ExplainNear& near = explained.nears[i];
-      text += fmt::format("group {} differs only in {}: '{}', not '{}'. It holds {} blocks",
+      text += fmt::format("group {} differs only in {}: '{}', not '{}'. It holds {}",
                           TextOfField(near.name), TextOfField(near.field), TextOfField(near.other),
-                          TextOfField(near.asked), FormatCount(near.block_count));
+                          TextOfField(near.asked), FormatCount(near.block_count, "block"));
       if (near_counts_[i])
         text += fmt::format(", {} of this prompt", FormatCount(*near_counts_[i]));
       text += "\n";

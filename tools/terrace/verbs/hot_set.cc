@@ -88,7 +88,7 @@ size_t ReadAll(int fd, std::span<std::byte> bytes, int* error) {
 
 void TellProgress(std::string_view done, uint64_t block_count, uint64_t byte_count) {
   if (isatty(STDERR_FILENO) == 0) return;
-  fmt::print(stderr, "\rterrace: {} {} blocks, {}", done, FormatCount(block_count),
+  fmt::print(stderr, "\rterrace: {} {}, {}", done, FormatCount(block_count, "block"),
              FormatBytes(byte_count));
   std::fflush(stderr);
 }
@@ -216,10 +216,11 @@ class ExportVerb : public Verb {
                                      {"byte_count", written.payload_bytes},
                                      {"lost_count", lost_count}};
     std::string text =
-        fmt::format("exported {} blocks, {}, to {}\n", FormatCount(written.block_count),
+        fmt::format("exported {}, {}, to {}\n", FormatCount(written.block_count, "block"),
                     FormatBytes(written.payload_bytes), path_);
     if (lost_count > 0) {
-      text += fmt::format("{} blocks left the cache before their turn\n", FormatCount(lost_count));
+      text += fmt::format("{} left the cache before {} turn\n", FormatCount(lost_count, "block"),
+                          lost_count == 1 ? "its" : "their");
     }
     if (is_json_) text = JsonText(document, 2) + "\n";
     std::fputs(PrintableText(text, LineFeeds::kKept).c_str(), path_ == "-" ? stderr : stdout);
@@ -269,8 +270,9 @@ class ImportVerb : public Verb {
     if (outcome != Outcome::kRefused) Report(counts, outcome == Outcome::kDone);
     if (outcome == Outcome::kNotBelieved && read_error_ != 0) return Refuse(read_error_);
     if (outcome == Outcome::kNotBelieved) {
-      return Fail(fmt::format("import: {} {}. {} blocks before it were stored", path_, reader.why(),
-                              FormatCount(counts.stored)));
+      return Fail(fmt::format("import: {} {}. {} before it {} stored", path_, reader.why(),
+                              FormatCount(counts.stored, "block"),
+                              counts.stored == 1 ? "was" : "were"));
     }
     if (outcome == Outcome::kCancelled) return Fail("import: cancelled");
     return outcome == Outcome::kDone && counts.no_room == 0 ? kExitOk : kExitFailed;
@@ -291,8 +293,9 @@ class ImportVerb : public Verb {
                         {"expired_count", counts.expired},
                         {"no_room_count", counts.no_room}});
     }
-    std::string text = fmt::format("imported {} blocks, {}, from {}\n", FormatCount(counts.stored),
-                                   FormatBytes(counts.stored_bytes), path_);
+    std::string text =
+        fmt::format("imported {}, {}, from {}\n", FormatCount(counts.stored, "block"),
+                    FormatBytes(counts.stored_bytes), path_);
     if (counts.existed > 0) text += fmt::format("{} were here\n", FormatCount(counts.existed));
     if (counts.expired > 0) {
       text += fmt::format("{} are past their time to live\n", FormatCount(counts.expired));

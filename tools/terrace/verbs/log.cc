@@ -52,7 +52,7 @@ std::string OutcomeText(const OperatorLogEntry& entry) {
                           entry.verb == protocol::kVerbNamedPin || entry.block_count > 0;
   std::string text;
   if (has_blocks) {
-    text = fmt::format(": {} blocks, {}", FormatCount(entry.block_count),
+    text = fmt::format(": {}, {}", FormatCount(entry.block_count, "block"),
                        FormatBytes(entry.byte_count));
   }
   return text + (entry.is_whole != 0 ? "" : ", and ended before it was through");
@@ -102,8 +102,8 @@ class LogVerb : public Verb {
                           TextOf(entry.client_name));
     }
     if (answer.entries.size() < answer.reply.event_count) {
-      text += fmt::format("{} of {} events since the daemon's start; its log has the others\n",
-                          answer.entries.size(), FormatCount(answer.reply.event_count));
+      text += fmt::format("{} of {} since the daemon's start; its log has the others\n",
+                          answer.entries.size(), FormatCount(answer.reply.event_count, "event"));
     }
     PrintText(text);
   }

@@ -46,7 +46,7 @@ json JsonOfPin(const NamedPinEntry& entry) {
 }
 
 std::string Kept(const NamedPinEntry& entry) {
-  return fmt::format("{} blocks, {} of {}", FormatCount(entry.block_count),
+  return fmt::format("{}, {} of {}", FormatCount(entry.block_count, "block"),
                      FormatBytes(entry.byte_count), FormatBytes(entry.cap_bytes));
 }
 
@@ -176,12 +176,14 @@ class PinVerb : public Verb {
     }
     PrintText(fmt::format("pin {} keeps {}, {}\n", name_, Kept(pin), EndOf(pin)));
     if (total.missing_count > 0) {
-      Fail(fmt::format("{} keys have no block here: `terrace show KEY` says why",
-                       FormatCount(total.missing_count)));
+      Fail(fmt::format("{} {} no block here: `terrace show KEY` says why",
+                       FormatCount(total.missing_count, "key"),
+                       total.missing_count == 1 ? "has" : "have"));
     }
     if (total.left_out_count > 0) {
-      Fail(fmt::format("{} blocks are beyond the cap of {} and not kept: raise --cap",
-                       FormatCount(total.left_out_count), FormatBytes(pin.cap_bytes)));
+      Fail(fmt::format("{} {} beyond the cap of {} and not kept: raise --cap",
+                       FormatCount(total.left_out_count, "block"),
+                       total.left_out_count == 1 ? "is" : "are", FormatBytes(pin.cap_bytes)));
     }
   }
 
@@ -252,10 +254,11 @@ class PinsVerb : public Verb {
     const auto stats = FetchStats(*link);
     const uint64_t bytes = stats ? stats->Count("engine_pinned_bytes").value_or(0) : 0;
     if (bytes > 0) {
-      PrintText(fmt::format(
-          "engines have pinned {} blocks, {}, without a name: `terrace ls` shows "
-          "which; their programs unpin them, or a restart of the daemon\n",
-          FormatCount(stats->Count("engine_pinned_blocks").value_or(0)), FormatBytes(bytes)));
+      PrintText(
+          fmt::format("engines have pinned {}, {}, without a name: `terrace ls` shows "
+                      "which; their programs unpin them, or a restart of the daemon\n",
+                      FormatCount(stats->Count("engine_pinned_blocks").value_or(0), "block"),
+                      FormatBytes(bytes)));
     }
     return kExitOk;
   }

@@ -27,10 +27,6 @@ std::string Line(std::string_view title, const std::string& text) {
   return fmt::format("{:<10}{}\n", title, PrintableText(text));
 }
 
-std::string Counted(uint64_t count, std::string_view thing) {
-  return fmt::format("{} {}{}", FormatCount(count), thing, count == 1 ? "" : "s");
-}
-
 std::string StateText(const ListEntry& entry) {
   switch (entry.state) {
     case protocol::BlockState::kSealed:
@@ -60,15 +56,15 @@ std::string RenderEntry(const ListEntry& entry, const GroupNames& names,
   text += Line("state", StateText(entry) + (is_persisted ? ", outlives a crash" : ""));
   text += Line("size", FormatBytes(entry.byte_count));
   text += Line("copies", FormatTiers(entry.tier_mask));
-  text += Line("chain", fmt::format("{} before it; {}", Counted(entry.position, "block"),
+  text += Line("chain", fmt::format("{} before it; {}", FormatCount(entry.position, "block"),
                                     entry.parent.is_zero() ? "it has no parent here"
                                                            : "parent " + ToHex(entry.parent)));
   text += Line("", fmt::format("{} child{} here", FormatCount(entry.child_count),
                                entry.child_count == 1 ? "" : "ren"));
-  text += Line("held by", Counted(entry.lease_count, "lease") + PinText(entry, pins));
+  text += Line("held by", FormatCount(entry.lease_count, "lease") + PinText(entry, pins));
   text += Line("priority",
                fmt::format("{} of 0 (first to go) to {}", entry.priority, protocol::kPriorityMax));
-  text += Line("used", fmt::format("{}, last {} ago", Counted(entry.hit_count, "hit"),
+  text += Line("used", fmt::format("{}, last {} ago", FormatCount(entry.hit_count, "hit"),
                                    FormatMilliseconds(entry.idle_ms)));
   text += Line("age", FormatMilliseconds(entry.age_ms));
   text += Line("expires",

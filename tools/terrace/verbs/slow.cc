@@ -56,12 +56,12 @@ std::string RenderRow(const json& row, std::time_t now) {
       "{:%Y-%m-%dT%H:%M:%SZ} {} took {}\n"
       "    {}\n"
       "    request {} of session {}, uid {}, pid {}\n"
-      "    {:.16}: {} blocks, {}{}; {}\n",
+      "    {:.16}: {}, {}{}; {}\n",
       fmt::gmtime(time), row.at("verb").get<std::string>(),
       Milliseconds(row.at("took_us").get<uint64_t>()), Phases(row),
       row.at("request").get<uint64_t>(), row.at("session").get<std::string>(),
       row.at("uid").get<uint64_t>(), row.at("pid").get<uint64_t>(),
-      row.at("client").get<std::string>(), FormatCount(row.at("blocks").get<uint64_t>()),
+      row.at("client").get<std::string>(), FormatCount(row.at("blocks").get<uint64_t>(), "block"),
       FormatBytes(row.at("bytes").get<uint64_t>()), group.empty() ? "" : " of " + group,
       StatusCodeName(status));
 }

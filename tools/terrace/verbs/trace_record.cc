@@ -77,9 +77,9 @@ class TraceRecordVerb : public Verb {
                         {"error", reply.error == 0 ? "" : std::strerror(reply.error)}});
     }
     PrintText(fmt::format(
-        "{} {}\n{} requests, {} dropped, {} written, at most {} kept{}\n",
+        "{} {}\n{}, {} dropped, {} written, at most {} kept{}\n",
         reply.is_recording != 0 ? "recording to" : "not recording;", reply.path,
-        FormatCount(reply.record_count), FormatCount(reply.dropped_count),
+        FormatCount(reply.record_count, "request"), FormatCount(reply.dropped_count),
         FormatBytes(reply.written_bytes), FormatBytes(reply.file_bytes_max),
         reply.error == 0 ? "" : fmt::format("\nit ended: {}", std::strerror(reply.error))));
   }

@@ -151,9 +151,9 @@ class WarmVerb : public Verb {
   void Tell(const WarmCounts& counts) {
     if (isatty(STDERR_FILENO) == 0) return;
     is_told_ = true;
-    fmt::print(stderr, "\rterrace: {} of {} blocks in DRAM, {} promoted",
-               FormatCount(counts.asked - counts.left - counts.missing), FormatCount(counts.asked),
-               FormatBytes(counts.promoted_bytes));
+    fmt::print(stderr, "\rterrace: {} of {} in DRAM, {} promoted",
+               FormatCount(counts.asked - counts.left - counts.missing),
+               FormatCount(counts.asked, "block"), FormatBytes(counts.promoted_bytes));
     std::fflush(stderr);
   }
 
@@ -177,16 +177,17 @@ class WarmVerb : public Verb {
       found += fmt::format("{}{} in {}", found.empty() ? "" : ", ", FormatCount(counts.found[tier]),
                            TierName(static_cast<protocol::TierKind>(tier)));
     }
-    PrintText(fmt::format("asked     {} blocks\nfound     {}\npromoted  {} blocks, {}\n",
-                          FormatCount(counts.asked), found.empty() ? "none" : found,
-                          FormatCount(counts.promoted), FormatBytes(counts.promoted_bytes)));
+    PrintText(fmt::format("asked     {}\nfound     {}\npromoted  {}, {}\n",
+                          FormatCount(counts.asked, "block"), found.empty() ? "none" : found,
+                          FormatCount(counts.promoted, "block"),
+                          FormatBytes(counts.promoted_bytes)));
     if (counts.left > 0) {
       PrintText(
-          fmt::format("left      {} blocks below DRAM: no room, too late, or behind one that "
+          fmt::format("left      {} below DRAM: no room, too late, or behind one that "
                       "is missing\n",
-                      FormatCount(counts.left)));
+                      FormatCount(counts.left, "block")));
     }
-    PrintText(fmt::format("missing   {} blocks\n", FormatCount(counts.missing)));
+    PrintText(fmt::format("missing   {}\n", FormatCount(counts.missing, "block")));
     if (IsInterrupted()) PrintText("cancelled: what was on its way still comes\n");
   }
 
