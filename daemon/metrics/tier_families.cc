@@ -55,8 +55,9 @@ void AddLower(const DomainFigures& domain, const DomainFigures::LowerTierStats& 
   all->Gauge({"terrace_tier_left_alone_bytes",
               "Files that the start found damaged or under another secret."},
              labels, Of(stats.left_alone_bytes));
-  all->Gauge({"terrace_tier_written_bytes_of_day", "Bytes written in the last 24 hours."}, labels,
-             Of(tier.written_bytes_of_day));
+  all->Gauge({"terrace_tier_written_bytes_of_day",
+              "Bytes written in the last 24 hours, since the start at most."},
+             labels, Of(tier.written_bytes_of_day));
   AddShare(stats.share, labels, all);
   const bool has_budget =
       tier.kind != protocol::TierKind::kHbm && domain.write_bytes_per_day != UINT64_MAX;

@@ -71,6 +71,23 @@ TEST(StatsView, AnUnknownGroupIsExplainedWithTheKnownOnes) {
               AllOf(HasSubstr("no group 'lama'"), HasSubstr("llama, qwen")));
 }
 
+// The daemon counts anew when it starts.
+TEST(StatusReport, WhatWasWrittenIsToldWithSinceWhenItIsCounted) {
+  const auto told = [](const std::string& uptime) {
+    auto stats = StatsView::Parse(R"({)" + uptime +
+                                  R"("lower_tiers": [{"kind": "nvme", "eviction": "lru",
+        "admission": "all", "written_bytes_of_day": 4096, "write_bytes_per_day": 8192}]})");
+    EXPECT_TRUE(stats.ok());
+    return RenderStatus(*stats);
+  };
+  EXPECT_THAT(told(R"("uptime_ms": 65000, )"),
+              HasSubstr("admission all, 4.0 KiB written since the start 1 min 5 s ago "
+                        "of 8.0 KiB allowed in 24 h\n"));
+  const std::string whole_day = "admission all, 4.0 KiB written in 24 h of 8.0 KiB allowed\n";
+  EXPECT_THAT(told(R"("uptime_ms": 86400000, )"), HasSubstr(whole_day));
+  EXPECT_THAT(told(""), HasSubstr(whole_day));
+}
+
 TEST(StatusReport, AFullDocumentIsSummedUp) {
   auto stats = StatsView::Parse(R"({
     "version": "0.1.0", "boot_id": "77", "pid": 12, "uptime_ms": 65000,

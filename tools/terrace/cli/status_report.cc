@@ -17,6 +17,8 @@ namespace {
 constexpr std::array<std::string_view, protocol::kTierKindCount> kTierNames = {"hbm", "dram",
                                                                                "nvme", "redis"};
 
+constexpr uint64_t kDayMs = uint64_t{24} * 3600 * 1000;
+
 std::string BytesOr(std::optional<uint64_t> bytes) { return bytes ? FormatBytes(*bytes) : "-"; }
 std::string CountOr(std::optional<uint64_t> count) { return count ? FormatCount(*count) : "-"; }
 std::string CountOr(std::optional<uint64_t> count, std::string_view thing) {
@@ -254,6 +256,18 @@ std::string RenderCopies(const StatsView& stats) {
   return fmt::format("\n{}", table.Render());
 }
 
+// Since the daemon's start, at most of a day: what an earlier one wrote it does not know.
+std::string RenderWritten(const StatsView& stats, const StatsView& tier) {
+  const auto budget = tier.Count("write_bytes_per_day");
+  const std::string allowed = budget ? fmt::format(" of {} allowed", FormatBytes(*budget)) : "";
+  const std::string written = BytesOr(tier.Count("written_bytes_of_day"));
+  const auto uptime_ms = stats.Count("uptime_ms");
+  if (!uptime_ms || *uptime_ms >= kDayMs)
+    return fmt::format("{} written in 24 h{}", written, allowed);
+  return fmt::format("{} written since the start {} ago{}{}", written,
+                     FormatMilliseconds(*uptime_ms), allowed, budget ? " in 24 h" : "");
+}
+
 std::string RenderLowerTiers(const StatsView& stats) {
   std::string text;
   for (const StatsView& tier : stats.Each("lower_tiers")) {
@@ -274,12 +288,8 @@ std::string RenderLowerTiers(const StatsView& stats) {
                                    BytesOr(tier.Count("held_bytes")), FormatBytes(above_bytes),
                                    BytesOr(tier.Count("leaving_bytes"))));
     }
-    const auto budget = tier.Count("write_bytes_per_day");
-    text +=
-        Line("", fmt::format("eviction {}, admission {}, {} written in 24 h{}",
-                             OrDash(tier.Text("eviction")), OrDash(tier.Text("admission")),
-                             BytesOr(tier.Count("written_bytes_of_day")),
-                             budget ? fmt::format(" of {} allowed", FormatBytes(*budget)) : ""));
+    text += Line("", fmt::format("eviction {}, admission {}, {}", OrDash(tier.Text("eviction")),
+                                 OrDash(tier.Text("admission")), RenderWritten(stats, tier)));
   }
   return text;
 }
