@@ -1,4 +1,7 @@
 """What SGLang's extra configuration may say to terrace.sglang, and how long its calls wait."""
+import contextlib
+import os
+import resource
 import time
 
 import pytest
@@ -36,6 +39,42 @@ def test_who_may_not_open_the_socket_goes_on_without_it(daemon, client, caplog):
     deadline = time.monotonic() + LONG_S
     while not all(backend.batch_set_v1(keys, indices_of([0, 1]))):
         assert time.monotonic() < deadline
+        time.sleep(0.05)
+    backend.close()
+
+
+@contextlib.contextmanager
+def without_descriptors(left_count):
+    """This process may open so many more meanwhile."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(limits[0], 512), limits[1]))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                held.append(os.open("/dev/null", os.O_RDONLY))
+        for _ in range(left_count):
+            os.close(held.pop())
+        yield
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+@pytest.mark.parametrize("left_count", range(0, 9))
+def test_a_client_that_gets_no_descriptors_is_made_once_there_are_some(daemon, client, caplog,
+                                                                       monkeypatch, left_count):
+    """Whichever is the first that is refused: one of its own, or one that the daemon hands over."""
+    monkeypatch.setattr(terrace.sglang.hicache, "_MAKE_PAUSE_S", 0.05, raising=False)
+    wait_populated(client)
+    with without_descriptors(left_count):
+        backend, keys = make(daemon), hashes(2)
+        assert backend.batch_exists(keys) == 0
+    assert backend.refusal is None
+    deadline = time.monotonic() + LONG_S
+    while not all(backend.batch_set_v1(keys, indices_of([0, 1]))):
+        assert time.monotonic() < deadline, caplog.text
         time.sleep(0.05)
     backend.close()
 

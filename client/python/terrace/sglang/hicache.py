@@ -2,7 +2,9 @@
 import dataclasses
 import functools
 import logging
+import math
 import threading
+import time
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from sglang.srt.mem_cache import hicache_storage
@@ -22,6 +24,7 @@ from .pools import KV, Pool, digest_of, event_hash, name_of, page_size_of
 from .settings import Settings
 
 logger = logging.getLogger("sglang.terrace")
+_MAKE_PAUSE_S = 5.0  # between two attempts to make a client
 
 
 _NAMELESS = (
@@ -55,6 +58,7 @@ class TerraceHiCache(HiCacheStorage):
         self._said = NOTHING  # of every page of this instance
         self._recompute_ns_per_token = 0
         self._shelf: Optional[Shelf] = None
+        self._next_make = 0.0
         self._looking = threading.Lock()
         self.counters = {"pages_hit": 0, "pages_missed": 0, "pages_stored": 0, "pages_refused": 0,
                          "bypassed_requests": 0}
@@ -80,17 +84,31 @@ class TerraceHiCache(HiCacheStorage):
             raise ValueError(_NAMELESS)
 
     def _connect(self) -> None:
+        self._presence = Presence(logger, str(self._settings.socket))
+        self._make_client(wait_s=2.0)
+
+    def _make_client(self, wait_s: float = 0.0) -> None:
+        """Or not yet, where this process has no descriptors left for one."""
         settings = self._settings
+        self._next_make = time.monotonic() + _MAKE_PAUSE_S
         try:
-            self._presence = Presence(logger, str(settings.socket))
             self._client = Client(str(settings.socket), name="sglang",
                                   default_timeout_s=settings.timeout_s)
             self._shelf = Shelf(self._client, "sglang", settings.timeout_s)
-            self._client.wait_connected(2.0)
+            if wait_s > 0:
+                self._client.wait_connected(wait_s)
         except Unavailable as error:
             logger.warning("terrace: %s; SGLang serves without it until it is there", error)
         except TerraceError as error:
             self._refuse(str(error))
+
+    def _find_shelf(self) -> Optional[Shelf]:
+        """Made now, where no client could be made before."""
+        if self._shelf is None and self.refusal is None:
+            with self._looking:
+                if self._shelf is None and time.monotonic() >= self._next_make:
+                    self._make_client()
+        return self._shelf
 
     def _read_cost(self, value: Any) -> None:
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 32:
@@ -183,7 +201,7 @@ class TerraceHiCache(HiCacheStorage):
     def _guarded(self, name: str, call: Callable[[Pool, Sequence[Group]], Any],
                  otherwise: Any, patience: Patience) -> Any:
         """What `call` answers. A daemon that does not answer is left alone for a while."""
-        pool, shelf = self._pools.get(name), self._shelf
+        pool, shelf = self._pools.get(name), self._find_shelf()
         if (self.refusal is not None or pool is None or shelf is None
                 or not self._epoch.is_certain or patience.left_s == 0):
             return otherwise
@@ -406,5 +424,6 @@ class TerraceHiCache(HiCacheStorage):
 
     def close(self) -> None:
         """Ends the connection."""
+        self._next_make = math.inf
         if self._client is not None:
             self._client.close()
