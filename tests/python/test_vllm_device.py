@@ -2,7 +2,8 @@
 streams run late and interleaved, and on the host's threads. The engine and its rules are those of
 test_vllm.py; what attention reads is known when the kernels have run.
 
-TERRACE_ENGINE_REQUESTS: how many random requests a setting gets (200)."""
+TERRACE_ENGINE_REQUESTS: how many random requests a setting gets (200; of fewer nothing is expected
+that is rare)."""
 import random
 import threading
 
@@ -12,9 +13,9 @@ import torch
 import terrace
 import sim_gpu
 from conftest import connect
-from vllm_driver import (LONG_S, ONE_SHARE, PROMPT, REQUESTS, drive, drive_while_daemons_die,
-                         expect_no_lease, expect_nothing_held, make_engine, run_prompt,
-                         vllm_engine)
+from vllm_driver import (LONG_S, ONE_SHARE, PROMPT, RARE_HAPPENS, REQUESTS, drive,
+                         drive_while_daemons_die, expect_no_lease, expect_nothing_held, make_engine,
+                         run_prompt, vllm_engine)
 from vllm_engine_worker import Page, Violation
 
 ON_THREADS = {"copy_threads": 2}
@@ -37,8 +38,8 @@ def simulated_gpu(monkeypatch):
 def expect_much_happened(engine, count):
     assert engine.counts["finished"] > count // 2
     assert engine.counts["loaded_tokens"] > count // 4
-    assert engine.counts["preempted"] > 0
-    assert engine.connector.side.scheduler.counters["stored_blocks"] > 20
+    assert engine.counts["preempted"] > 0 or not RARE_HAPPENS
+    assert engine.connector.side.scheduler.counters["stored_blocks"] > count // 10
     assert engine.connector.side.refusal is None
     assert all(worker.connector.side.refusal is None for worker in engine.workers)
 
@@ -104,7 +105,7 @@ def test_random_requests_keep_the_contract_where_hits_lie_in_the_device(hbm_daem
     expect_much_happened(engine, REQUESTS)
     with connect(hbm_daemon) as client:
         hbm = client.stats()["hbm"]
-    assert hbm["blocks_served"] > REQUESTS // 4, hbm
+    assert hbm["blocks_served"] > REQUESTS // 4 or not RARE_HAPPENS, hbm
     assert hbm["orders_wrong"] == 0 and hbm["clients"] == tp_size, hbm
     expect_nothing_held(hbm_daemon, engine)
 

@@ -26,6 +26,7 @@ import vllm_engine  # noqa: E402  pylint: disable=wrong-import-position
 from conftest import LONG_S, connect  # noqa: E402  pylint: disable=wrong-import-position
 
 REQUESTS = int(os.environ.get("TERRACE_ENGINE_REQUESTS", "200"))
+RARE_HAPPENS = REQUESTS >= 200  # preemptions, daemons' deaths, hits in a device: not in a short run
 
 
 def make_engine(daemon, chance, **options):
@@ -79,7 +80,8 @@ def drive_while_daemons_die(daemon, engine, chance):
             daemon.start()
 
     drive(engine, chance, REQUESTS, on_step=on_step)
-    assert steps[0] > 300 and engine.connector.side.refusal is None
+    assert steps[0] > 300 or not RARE_HAPPENS
+    assert engine.connector.side.refusal is None
     if daemon.process.poll() is not None:
         daemon.start()
     connect(daemon).close()
