@@ -3,11 +3,13 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 
 namespace terrace::client {
@@ -24,7 +26,6 @@ const char* RemedyFor(int error) {
       return "is terraced running, and is socket_path its domain's socket?";
     case ECONNREFUSED:
       return "nobody listens there: start terraced";
-    case EACCES:
     case EPERM:
       return "this user may not: add it to the socket's group, or ask for a domain of its own";
     case EAGAIN:
@@ -32,6 +33,31 @@ const char* RemedyFor(int error) {
     default:
       return "check socket_path and terraced's log";
   }
+}
+
+// Who may open what this user may not. By number: names would have to be looked up in files and
+// services, from a thread of somebody else's process.
+std::string RemedyForDenied(const std::string& socket_path) {
+  std::string path = socket_path;
+  struct stat facts {};
+  while (stat(path.c_str(), &facts) != 0) {  // in a directory that this user may not enter
+    const size_t slash = path.rfind('/');
+    if (errno != EACCES || slash == path.npos || slash == 0) return RemedyFor(EPERM);
+    path.resize(slash);
+  }
+  const bool is_directory = S_ISDIR(facts.st_mode);
+  const bool lets_group_in = (facts.st_mode & (is_directory ? S_IXGRP : S_IWGRP)) != 0;
+  const std::string gid = std::to_string(facts.st_gid);
+  char mode[8];
+  std::snprintf(mode, sizeof(mode), "%04o", static_cast<unsigned>(facts.st_mode & 07777));
+  return "uid " + std::to_string(geteuid()) +
+         " may not: " + (is_directory ? "directory " : "socket ") + path + " is of uid " +
+         std::to_string(facts.st_uid) + " and gid " + gid + ", mode " + mode + "; " +
+         (lets_group_in ? "add the user to group " + gid + " (`getent group " + gid +
+                              "` names it) and log in anew"
+                        : std::string("let its group in (chmod ") + (is_directory ? "g+x" : "g+w") +
+                              "), with the user in it") +
+         ", or ask for a domain of its own";
 }
 
 std::string Quoted(std::span<const std::byte> text) {
@@ -87,7 +113,7 @@ bool Handshake::Connect(Refusal* refusal) {
   refusal->is_final = error == EACCES || error == EPERM || error == ENOTDIR || error == EPROTOTYPE;
   return Refuse(Status(StatusCode::kIo, "the daemon's socket cannot be connected to", error),
                 "cannot connect to " + options_.socket_path + ": " + std::strerror(error) + "; " +
-                    RemedyFor(error),
+                    (error == EACCES ? RemedyForDenied(options_.socket_path) : RemedyFor(error)),
                 refusal);
 }
 

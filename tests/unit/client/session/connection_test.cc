@@ -19,6 +19,7 @@ namespace terrace {
 namespace {
 
 using protocol::Verb;
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
@@ -280,7 +281,32 @@ TEST_F(NoConnection, AForbiddenSocketIsRefusedAtOnce) {
   ASSERT_EQ(user == 0 ? seteuid(0) : chmod(directory_.c_str(), 0700), 0);
   EXPECT_EQ(status.code(), StatusCode::kIo);
   EXPECT_EQ(status.detail(), EACCES);
-  EXPECT_THAT(sentence, HasSubstr("this user may not"));
+  const std::string uid = std::to_string(user == 0 ? 65534 : user);
+  EXPECT_THAT(sentence, AllOf(HasSubstr("uid " + uid + " may not: directory " + directory_ +
+                                        " is of uid " + std::to_string(user)),
+                              HasSubstr("chmod g+x")));
+}
+
+TEST_F(NoConnection, TheGroupThatMayOpenAForbiddenSocketIsNamed) {
+  if (geteuid() != 0) GTEST_SKIP() << "root only: it takes another user";
+  constexpr gid_t kGroup = 985;
+  const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, options_.socket_path.data(), options_.socket_path.size());
+  ASSERT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(chmod(directory_.c_str(), 0755), 0);
+  ASSERT_EQ(chmod(options_.socket_path.c_str(), 0660), 0);
+  ASSERT_EQ(chown(options_.socket_path.c_str(), 0, kGroup), 0);
+  ASSERT_EQ(seteuid(65534), 0);
+  std::string sentence;
+  const Status status = Try(kLongUs, &sentence);
+  ASSERT_EQ(seteuid(0), 0);
+  close(fd);
+  EXPECT_EQ(status.detail(), EACCES);
+  EXPECT_THAT(sentence,
+              HasSubstr("uid 65534 may not: socket " + options_.socket_path +
+                        " is of uid 0 and gid 985, mode 0660; add the user to group 985"));
 }
 
 TEST_F(NoConnection, APathThatCannotBeASocketIsRefusedAtOnce) {
