@@ -10,6 +10,7 @@
 
 #include "cuda/host/device_loader.h"
 #include "cuda/host/device_name.h"
+#include "daemon/config/config_keys.h"
 #include "daemon/config/config_text.h"
 #include "daemon/config/fd_needs.h"
 #include "daemon/config/listen_address.h"
@@ -54,10 +55,12 @@ std::string DefaultStateDir(const ConfigOverrides& overrides,
 
 Status ApplyOverrides(const ConfigOverrides& overrides, DaemonConfig* config, std::string* why) {
   if (!overrides.dram_bytes.empty()) {
+    const auto key = std::ranges::find(DaemonKeys(), "dram_bytes", &ConfigKey<DaemonConfig>::name);
+    const auto& field = std::get<BytesField<DaemonConfig>>(key->field);
     const Result<uint64_t> bytes = ParseBytes(overrides.dram_bytes);
-    if (!bytes.ok() || *bytes == 0) {
-      return Refuse(why, "--dram-bytes is '" + overrides.dram_bytes +
-                             "'; write a number of bytes or one with a unit, such as 8GiB");
+    if (!bytes.ok() || *bytes < field.min || *bytes > field.max) {
+      return Refuse(why, "--dram-bytes is '" + overrides.dram_bytes + "'; write " +
+                             WantedBytes(field.min, field.max));
     }
     config->dram_bytes = *bytes;
   }

@@ -119,8 +119,7 @@ Status Read(const Place& place, const CountField<Section>& field, Section& secti
 
 template <typename Section>
 Status Read(const Place& place, const BytesField<Section>& field, Section& section) {
-  const std::string wanted = "bytes, as a number or such as \"8GiB\", from " +
-                             FormatBytes(field.min) + " to " + FormatBytes(field.max);
+  const std::string wanted = WantedBytes(field.min, field.max);
   uint64_t value = 0;
   if (const auto number = place.node.value_exact<int64_t>(); number && *number >= 0) {
     value = static_cast<uint64_t>(*number);
@@ -385,6 +384,11 @@ Result<uint64_t> ParseBytes(std::string_view text) {
     return number * unit.bytes;
   }
   return invalid;
+}
+
+std::string WantedBytes(uint64_t min, uint64_t max) {
+  return "bytes, as a number or with KiB, MiB, GiB or TiB, such as \"8GiB\", from " +
+         FormatBytes(min) + " to " + FormatBytes(max);
 }
 
 std::string FormatBytes(uint64_t value_bytes) {

@@ -49,6 +49,8 @@ std::vector<std::string> ConfigKeyNames();
 
 // "8GiB", "512 MiB", "4096": kInvalid for anything else. Binary units only (KiB, MiB, GiB, TiB).
 Result<uint64_t> ParseBytes(std::string_view text);
+// What to write where bytes are expected, for a person.
+std::string WantedBytes(uint64_t min, uint64_t max);
 // The largest unit that divides `value`: 8589934592 → "8GiB".
 std::string FormatBytes(uint64_t value_bytes);
 

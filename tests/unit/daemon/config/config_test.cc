@@ -113,6 +113,18 @@ TEST(ConfigText, RefusalNamesKeyValueLimitAndRemedy) {
   EXPECT_THAT(Refusal("[daemon\n"), HasSubstr("test.toml:1: this is no TOML"));
 }
 
+TEST(ConfigText, OfBytesTheLimitsAndTheUnitsAreNamed) {
+  const std::string wanted =
+      "; write bytes, as a number or with KiB, MiB, GiB or TiB, such as \"8GiB\", from 2MiB to "
+      "64TiB";
+  EXPECT_EQ(Refusal("[daemon]\ndram_bytes = \"1GB\"\n"),
+            "test.toml:2: daemon.dram_bytes is '1GB'" + wanted);
+  for (const char* value : {"lots", "1GB", "8G", "0", "1", "65TiB", "-1"}) {
+    EXPECT_EQ(Unresolvable("", {.dram_bytes = value}),
+              "--dram-bytes is '" + std::string(value) + "'" + wanted);
+  }
+}
+
 TEST(ConfigText, UnknownPolicyIsRefusedWithTheNearestOne) {
   EXPECT_EQ(Parsed("").eviction, "hazard");
   EXPECT_EQ(Parsed("").nvme.eviction, "lru");
