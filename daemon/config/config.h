@@ -56,6 +56,7 @@ inline constexpr uint64_t kRedisBytesMax = uint64_t{1} << 50;  // no server has 
 inline constexpr uint32_t kBorrowPriorityMax = 100;
 
 struct DomainConfig {
+  std::string place;        // "FILE:LINE: ", where its table begins; empty: in no file
   std::string name;         // 1..63 of a-z 0-9 - _
   std::string socket_path;  // absolute
   uint32_t socket_mode = 0660;

@@ -95,20 +95,20 @@ Status CheckMemory(const DaemonConfig& config, std::string* why) {
     guaranteed_bytes +=
         RoundUp(std::max<uint64_t>(domain.dram_guaranteed_bytes, 1), config.segment_bytes);
     if (domain.dram_lent_bytes_max > domain.dram_guaranteed_bytes) {
-      return Refuse(why, "domain " + domain.name + ": dram_lent_bytes_max is " +
+      return Refuse(why, domain.place + "domain " + domain.name + ": dram_lent_bytes_max is " +
                              FormatBytes(domain.dram_lent_bytes_max) +
                              ", more than its dram_guaranteed_bytes of " +
                              FormatBytes(domain.dram_guaranteed_bytes) +
                              ": it can lend what it is guaranteed");
     }
     if (domain.dram_guaranteed_bytes > domain.dram_max_bytes) {
-      return Refuse(why, "domain " + domain.name + ": dram_guaranteed_bytes is " +
+      return Refuse(why, domain.place + "domain " + domain.name + ": dram_guaranteed_bytes is " +
                              FormatBytes(domain.dram_guaranteed_bytes) +
                              ", more than its dram_max_bytes of " +
                              FormatBytes(domain.dram_max_bytes) + ": lower one or raise the other");
     }
     if (domain.dram_max_bytes < config.segment_bytes) {
-      return Refuse(why, "domain " + domain.name + ": dram_max_bytes is " +
+      return Refuse(why, domain.place + "domain " + domain.name + ": dram_max_bytes is " +
                              FormatBytes(domain.dram_max_bytes) + " and " + segment +
                              ": a domain needs one segment at least");
     }
@@ -134,15 +134,16 @@ struct NamedShare {
 Status CheckShare(const NamedShare& share, std::string* why) {
   if (share.guaranteed_bytes <= share.max_bytes) return Status::Ok();
   const std::string tier = share.tier;
-  return Refuse(why, "domain " + share.domain.name + ": " + tier + "_guaranteed_bytes is " +
-                         FormatBytes(share.guaranteed_bytes) + ", more than its " + tier +
-                         "_max_bytes of " + FormatBytes(share.max_bytes) +
-                         ": lower one or raise the other");
+  return Refuse(why, share.domain.place + "domain " + share.domain.name + ": " + tier +
+                         "_guaranteed_bytes is " + FormatBytes(share.guaranteed_bytes) +
+                         ", more than its " + tier + "_max_bytes of " +
+                         FormatBytes(share.max_bytes) + ": lower one or raise the other");
 }
 
 // What is said of `key`, which is a domain's limit, or the tier's size.
 struct FilesOfDomain {
   std::string key;
+  std::string place;  // of the domain's table; empty: the key is the tier's
   uint64_t key_bytes = 0;
   uint64_t per_key = 1;  // domains that have equal shares of it
   uint64_t max_bytes = 0;
@@ -155,12 +156,12 @@ Status CheckFileCount(const NvmeConfig& nvme, const FilesOfDomain& domain, std::
   const std::string remedy = slab_bytes <= kSlabBytesMax
                                  ? "raise slab_bytes to " + FormatBytes(slab_bytes)
                                  : std::string("name more paths");
-  return Refuse(why, domain.key + " is " + FormatBytes(domain.key_bytes) + ", nvme.slab_bytes is " +
-                         FormatBytes(nvme.slab_bytes) + " and nvme.paths names " +
-                         std::to_string(nvme.paths.size()) + ": a path has " +
-                         std::to_string(kSlabFilesOfAPath) + " files of a domain at most; " +
-                         remedy + ", or lower " + domain.key + " to " +
-                         FormatBytes(files_max * nvme.slab_bytes * domain.per_key));
+  return Refuse(why, domain.place + domain.key + " is " + FormatBytes(domain.key_bytes) +
+                         ", nvme.slab_bytes is " + FormatBytes(nvme.slab_bytes) +
+                         " and nvme.paths names " + std::to_string(nvme.paths.size()) +
+                         ": a path has " + std::to_string(kSlabFilesOfAPath) +
+                         " files of a domain at most; " + remedy + ", or lower " + domain.key +
+                         " to " + FormatBytes(files_max * nvme.slab_bytes * domain.per_key));
 }
 
 Status ResolveNvmeShares(DaemonConfig* config, std::string* why) {
@@ -170,9 +171,10 @@ Status ResolveNvmeShares(DaemonConfig* config, std::string* why) {
     uint64_t& guaranteed = domain.nvme_guaranteed_bytes;
     uint64_t& most = domain.nvme_max_bytes;
     const char* limit = "nvme_max_bytes";
-    FilesOfDomain files{.key = "domain " + domain.name + ": nvme_max_bytes"};
+    FilesOfDomain files{.key = "domain " + domain.name + ": nvme_max_bytes", .place = domain.place};
     if (most == 0) {
       files.key = "nvme.capacity_bytes";
+      files.place.clear();
       if (guaranteed == 0) files.per_key = config->domains.size();
       if (guaranteed == 0) limit = "its equal share of nvme.capacity_bytes";
       most = guaranteed == 0 ? nvme.capacity_bytes / config->domains.size() : nvme.capacity_bytes;
@@ -184,7 +186,7 @@ Status ResolveNvmeShares(DaemonConfig* config, std::string* why) {
     }
     const bool is_small = guaranteed < nvme.slab_bytes && guaranteed <= most;
     if (is_small || most < nvme.slab_bytes) {
-      return Refuse(why, "domain " + domain.name + ": " +
+      return Refuse(why, domain.place + "domain " + domain.name + ": " +
                              (most < nvme.slab_bytes ? limit : "nvme_guaranteed_bytes") + " is " +
                              FormatBytes(std::min(guaranteed, most)) + " and nvme.slab_bytes is " +
                              FormatBytes(nvme.slab_bytes) +
@@ -376,7 +378,7 @@ Status ResolveRedisShares(DaemonConfig* config, std::string* why) {
   uint64_t guaranteed_bytes = 0;
   for (DomainConfig& domain : config->domains) {
     if (domain.redis_guaranteed_bytes > 0 && redis.capacity_bytes == kRedisBytesMax) {
-      return Refuse(why, "domain " + domain.name + ": redis_guaranteed_bytes is " +
+      return Refuse(why, domain.place + "domain " + domain.name + ": redis_guaranteed_bytes is " +
                              FormatBytes(domain.redis_guaranteed_bytes) +
                              ", which means nothing without redis.capacity_bytes, of which it is a "
                              "part: set that, or remove it");
@@ -399,7 +401,7 @@ Status CheckDomains(const DaemonConfig& config, std::string* why) {
   }
   std::set<std::string> names, sockets;
   for (const DomainConfig& domain : config.domains) {
-    const std::string shown = "domain '" + domain.name + "'";
+    const std::string shown = domain.place + "domain '" + domain.name + "'";
     constexpr std::string_view kNameBytes = "abcdefghijklmnopqrstuvwxyz0123456789-_";
     if (domain.name.empty() || domain.name.find_first_not_of(kNameBytes) != std::string::npos) {
       return Refuse(why, shown + ": a domain's name is 1 to 63 of a-z, 0-9, - and _");

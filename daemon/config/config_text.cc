@@ -38,9 +38,11 @@ struct Source {
   const std::string& origin;  // empty: it has no lines that anybody wrote
   std::string* why;
 
+  std::string PlaceOf(uint32_t line) const {
+    return origin.empty() ? "" : origin + ":" + std::to_string(line) + ": ";
+  }
   Status RefuseAt(uint32_t line, const std::string& sentence) const {
-    const std::string place = origin.empty() ? "" : origin + ":" + std::to_string(line) + ": ";
-    return Refuse(why, place + sentence);
+    return Refuse(why, PlaceOf(line) + sentence);
   }
   Status RefuseAt(const toml::node& node, const std::string& sentence) const {
     return RefuseAt(node.source().begin.line, sentence);
@@ -243,6 +245,7 @@ Status ReadDomains(const Source& source, const toml::node& node, DaemonConfig* c
   }
   for (const toml::node& element : *domains) {
     DomainConfig domain;
+    domain.place = source.PlaceOf(element.source().begin.line);
     TERRACE_RETURN_IF_ERROR(
         ReadSection(source, "domain", *element.as_table(), DomainKeys(), domain));
     config->domains.push_back(std::move(domain));

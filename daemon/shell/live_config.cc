@@ -175,6 +175,7 @@ LiveConfig::LiveConfig(ConfigSource source, DaemonConfig& config, Hooks hooks)
       dram_bytes_max_(config_.dram_bytes) {
   (void)Parse(source_, &wanted_);  // it has been read before
   NameDomains(config_, &wanted_);
+  for (DomainConfig& domain : wanted_.domains) domain.place.clear();  // keys may be set by hand
   file_slab_bytes_ = wanted_.nvme.slab_bytes;
   wanted_.nvme.slab_bytes = config_.nvme.slab_bytes;  // worked out of a capacity that may change
   for (ConfigEntry& entry : ConfigEntries(DaemonConfig())) {

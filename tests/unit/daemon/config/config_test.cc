@@ -294,6 +294,34 @@ TEST(ConfigAcrossKeys, EachContradictionIsRefusedWithBothValues) {
   EXPECT_THAT(Unresolvable("", {.dram_bytes = "lots"}), HasSubstr("--dram-bytes is 'lots'"));
 }
 
+TEST(ConfigAcrossKeys, WhatIsWrongWithADomainIsToldWithWhereItsTableBegins) {
+  const std::string a = "[[domain]]\nname=\"a\"\nsocket=\"/a\"\n";  // three lines
+  const std::string b = "[[domain]]\nname=\"b\"\nsocket=\"/b\"\n";
+  const auto at = [](uint32_t line) {
+    return StartsWith("test.toml:" + std::to_string(line) + ": ");
+  };
+  EXPECT_THAT(Unresolvable(a + a), AllOf(at(4), HasSubstr("is there twice")));
+  EXPECT_THAT(Unresolvable(a + "[[domain]]\nname=\"B\"\n"), AllOf(at(4), HasSubstr("'B'")));
+  EXPECT_THAT(Unresolvable(a + "[[domain]]\nsocket=\"/b\"\n"), AllOf(at(4), HasSubstr("''")));
+  EXPECT_THAT(Unresolvable("\n" + a + "[[domain]]\nname=\"b\"\nsocket=\"/a\"\n"),
+              AllOf(at(5), HasSubstr("another domain's")));
+  EXPECT_THAT(Unresolvable(a + "[[domain]]\nname=\"b\"\nsocket=\"b\"\n"),
+              AllOf(at(4), HasSubstr("absolute path")));
+  EXPECT_THAT(Unresolvable(a + b + "dram_lent_bytes_max=\"1MiB\"\n"),
+              AllOf(at(4), HasSubstr("it can lend")));
+  EXPECT_THAT(Unresolvable(a + b + "dram_guaranteed_bytes=\"2GiB\"\n"),
+              AllOf(at(4), HasSubstr("dram_guaranteed_bytes is 2GiB")));
+  EXPECT_THAT(Unresolvable(a + b + "dram_max_bytes=\"2MiB\"\n"),
+              AllOf(at(4), HasSubstr("needs one segment at least")));
+  const std::string nvme = "[nvme]\npaths=[\"/mnt/a\"]\ncapacity_bytes=\"8GiB\"\n";
+  EXPECT_THAT(Unresolvable(nvme + a + b + "nvme_max_bytes=\"4MiB\"\n"),
+              AllOf(at(7), HasSubstr("a domain needs one slab at least")));
+  EXPECT_THAT(Unresolvable(nvme + a + "nvme_max_bytes=\"1GiB\"\nnvme_guaranteed_bytes=\"2GiB\"\n"),
+              AllOf(at(4), HasSubstr("nvme_guaranteed_bytes is 2GiB")));
+  EXPECT_THAT(Unresolvable(a + "redis_guaranteed_bytes=\"1GiB\"\n"),
+              AllOf(at(1), HasSubstr("redis_guaranteed_bytes is 1GiB")));
+}
+
 TEST(ConfigNvme, PathsAndSharesAreResolved) {
   const std::string drives = "[nvme]\npaths = [\"/a\", \"/b\"]\ncapacity_bytes = \"10GiB\"\n";
   const DaemonConfig config =
