@@ -268,14 +268,14 @@ def test_a_pin_says_what_it_left_out(daemon, group):
     assert status == 1 and "keeps 2 blocks" in output
     assert "2 blocks are beyond the cap" in errors and "--cap" in errors
     status, output, errors = run_terrace("pin", "small", "f" * 32, "--socket", daemon.socket)
-    assert status == 1 and "1 keys have no block here" in errors
+    assert status == 1 and "1 key has no block here" in errors
 
 
 def test_pins_refuse_what_they_cannot_mean(daemon, client):
     assert "there is no pin nobody" in refused(daemon, "unpin", "nobody")
     assert "KEY" in refused(daemon, "pin", "a", status=2)
     key = "0" * 31 + "1"
-    assert "no size above 0" in refused(daemon, "pin", "a", key, "--cap", "much", status=2)
+    assert "write bytes above 0" in refused(daemon, "pin", "a", key, "--cap", "much", status=2)
     assert "is no time" in refused(daemon, "pin", "a", key, "--ttl", "soon", status=2)
     assert "the limit is 47" in refused(daemon, "pin", "a" * 48, key, status=2)
     assert "letters, digits" in refused(daemon, "pin", "a b", key)
@@ -465,7 +465,7 @@ def test_a_file_that_is_none_is_refused_by_name(two_nodes):
         file.write_bytes(b"no such thing" * 100)
         assert "no file of `terrace export`" in refused(target, "import", file)
         assert "cannot read" in refused(target, "import", "/nowhere")
-        assert "no number of bytes" in refused(source, "export", file, "--hot", "hot", status=2)
+        assert "write bytes above 0" in refused(source, "export", file, "--hot", "hot", status=2)
 
 
 def test_another_domains_file_is_refused(two_nodes, daemon):

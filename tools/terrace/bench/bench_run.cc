@@ -118,8 +118,7 @@ bool ResolveBench(BenchArguments* arguments) {
   if (!arguments->dram_bytes_text.empty() &&
       (!ParseBytes(arguments->dram_bytes_text, &arguments->dram_bytes) ||
        arguments->dram_bytes == 0)) {
-    Fail(fmt::format("--dram-bytes: '{}' is no size. Write a number of bytes, or 512M, 8G",
-                     arguments->dram_bytes_text));
+    Fail(fmt::format("--dram-bytes is '{}'; {}", arguments->dram_bytes_text, WantedBytes("8GiB")));
     return false;
   }
   return true;

@@ -92,11 +92,17 @@ bool ParseBytes(std::string_view text, uint64_t* byte_count) {
     scale = kKiB << (10 * power);
   }
   double total = amount * static_cast<double>(scale);
-  constexpr double kBytesMax = 1e18;
+  constexpr double kBytesMax = 1e18;                      // as WantedBytes says
   if (!(total >= 0 && total <= kBytesMax)) return false;  // nor is a NaN a size
   if (total != static_cast<double>(static_cast<uint64_t>(total))) return false;
   *byte_count = static_cast<uint64_t>(total);
   return true;
+}
+
+std::string WantedBytes(std::string_view example) {
+  return fmt::format(
+      "write bytes above 0 and up to 10^18, as a number or with KiB, MiB, GiB or TiB, such as {}",
+      example);
 }
 
 TextTable::TextTable(std::vector<Column> columns) : columns_(std::move(columns)) {}

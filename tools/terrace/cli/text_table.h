@@ -19,6 +19,9 @@ std::string FormatShare(uint64_t part_count, uint64_t whole_count);
 // What FormatBytes writes, and "64K", "1M", "2G", "65536": for arguments. False on anything else.
 bool ParseBytes(std::string_view text, uint64_t* byte_count);
 
+// What to write where ParseBytes is asked for more than none, for a person.
+std::string WantedBytes(std::string_view example);
+
 // Columns two spaces apart; every column is left-aligned unless it says kRight.
 class TextTable {
  public:

@@ -199,8 +199,8 @@ class FsckVerb : public Verb {
   ExitCode RunOnline() {
     uint64_t verify_bytes_per_second = 0;
     if (!ParseBytes(verify_rate_text_, &verify_bytes_per_second) || verify_bytes_per_second == 0) {
-      Fail(fmt::format("fsck: --verify-rate '{}' is no number of bytes above 0, such as 64MiB",
-                       verify_rate_text_));
+      Fail(fmt::format("fsck: --verify-rate is '{}' a second; {}", verify_rate_text_,
+                       WantedBytes("64MiB")));
       return kExitUsage;
     }
     FsckOnlineOptions options{

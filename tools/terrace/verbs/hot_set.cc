@@ -113,8 +113,7 @@ class ExportVerb : public Verb {
   ExitCode Run() override {
     uint64_t bytes_max = 0;
     if (!ParseBytes(hot_text_, &bytes_max) || bytes_max == 0) {
-      Fail(fmt::format("export: --hot '{}' is no number of bytes above 0, such as 64GiB",
-                       hot_text_));
+      Fail(fmt::format("export: --hot is '{}'; {}", hot_text_, WantedBytes("64GiB")));
       return kExitUsage;
     }
     if (path_ == "-" && isatty(STDOUT_FILENO) != 0) {

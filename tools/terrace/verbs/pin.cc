@@ -97,8 +97,7 @@ class PinVerb : public Verb {
       return Usage("pin", "name blocks by KEY or --prefix KEY");
     }
     if (!ParseBytes(cap_text_, &request.cap_bytes) || request.cap_bytes == 0) {
-      return Usage("pin", fmt::format("--cap '{}' is no size above 0: write it as 4GiB or 512MiB",
-                                      cap_text_));
+      return Usage("pin", fmt::format("--cap is '{}'; {}", cap_text_, WantedBytes("4GiB")));
     }
     if (!ttl_text_.empty() && !ReadTtl(&request.ttl_s)) {
       return Usage("pin", WhyNoAge("--ttl", ttl_text_));

@@ -47,8 +47,7 @@ class WarmVerb : public Verb {
     WarmLimits limits;
     if (!rate_text_.empty() &&
         (!ParseBytes(rate_text_, &limits.bytes_per_second) || limits.bytes_per_second == 0)) {
-      Fail(
-          fmt::format("warm: --rate '{}' is no number of bytes above 0, such as 1GiB", rate_text_));
+      Fail(fmt::format("warm: --rate is '{}' a second; {}", rate_text_, WantedBytes("1GiB")));
       return kExitUsage;
     }
     std::ifstream file;

@@ -296,6 +296,25 @@ TEST_F(CliVerbsTest, AMistypedOptionIsAnsweredWithTheNearestAndNotWithItsValue) 
             "`terrace status --help` lists all\n");
 }
 
+TEST_F(CliVerbsTest, OfAnOptionThatIsBytesTheLimitsAndTheUnitsAreNamed) {
+  StartDaemon();
+  std::ofstream(Path("list")) << std::string(32, 'a') << "\n";
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"warm", Path("list"), "--rate", "1XB"},
+        {"fsck", "--online", "--verify", "--verify-rate", "1XB"},
+        {"export", Path("x"), "--hot", "1XB"},
+        {"pin", "x", std::string(32, 'a'), "--cap", "1XB"},
+        {"bench", "load", "--spawn", "--dram-bytes", "1XB"}}) {
+    const Outcome outcome = Terrace(command);
+    EXPECT_EQ(outcome.exit_code, 2) << testing::PrintToString(command);
+    EXPECT_THAT(outcome.err,
+                AllOf(HasSubstr(" is '1XB'"),
+                      HasSubstr("write bytes above 0 and up to 10^18, as a number or with KiB, "
+                                "MiB, GiB or TiB, such as ")))
+        << testing::PrintToString(command);
+  }
+}
+
 TEST_F(CliVerbsTest, AnArgumentThatIsMissingIsNamedWithWhatItIsForAndWhereToReadOn) {
   const Outcome show = Terrace({"show"});
   EXPECT_EQ(show.exit_code, 2);
