@@ -210,6 +210,7 @@ ssize_t SocketTransport::SendNow(Connection& connection, std::span<const std::by
   if (!fds.empty()) {
     message.msg_control = control;
     message.msg_controllen = CMSG_SPACE(fds.size() * sizeof(int));
+    std::memset(control, 0, message.msg_controllen);  // what pads it, too
     cmsghdr* header = CMSG_FIRSTHDR(&message);
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
