@@ -251,6 +251,8 @@ void DramCopies::OnErased(BlockId id) {
   DramPart& part = PartOf(id);
   part.dram_children = 0;
   part.steps_in = 0;
+  // Its slots go with its last holder, whatever becomes of the write.
+  if (part.dram.state == CopyState::kDraining) part.dram.state = CopyState::kReady;
 }
 
 }  // namespace terrace

@@ -78,7 +78,7 @@ class DramCopies {
 
   // `child` hangs below `parent` from now on (by = 1), or no longer (-1).
   void CountChild(BlockId parent, const Block& child, int32_t by);
-  // Nothing hangs below the block any more; nobody promotes it.
+  // Nothing hangs below the block any more; nobody promotes it, and it drains no longer.
   void OnErased(BlockId id);
 
  private:

@@ -151,5 +151,30 @@ TEST_F(StoreRetention, APriorityAndABlockEndEachInItsTime) {
   EXPECT_EQ(Left(1), 0u);
 }
 
+TEST(StoreRetentionBelow, WhatExpiresOnItsWayBelowStaysForItsReaders) {
+  World w{{.lower_tier_count = 1, .eviction_policy = "lru"}};
+  const SessionId s = w.Open();
+  const uint32_t group = w.OpenSimple(s);
+  const std::vector<BlockKey> keys = World::Keys(1, 1);
+  w.faults[0]->SwitchOff();
+  EXPECT_EQ(w.Put(s, group, keys, {.ttl_s = 1}), 1u);
+  for (uint64_t chain = 2; chain <= kSlotsPerSegment; ++chain) {
+    EXPECT_EQ(w.Put(s, group, World::Keys(1, chain)), 1u);
+    w.Run();
+  }
+  w.faults[0]->SwitchOn();
+  w.holds_transfers = true;
+  w.Put(s, group, World::Keys(1, 100));
+  const AcquireResult got = w.Acquire(s, group, keys);
+  ASSERT_EQ(got.reply.block_count, 1u);
+  w.Advance(2 * kSecondUs);
+  EXPECT_EQ(w.MatchCount(s, group, keys), 0u);
+  w.holds_transfers = false;
+  w.Advance(kSecondUs);
+  EXPECT_TRUE(w.Holds(s, group, keys[0], 0, got.slots[0]));
+  EXPECT_EQ(w.Release(s, got.reply.token), StatusCode::kOk);
+  w.Check();
+}
+
 }  // namespace
 }  // namespace terrace

@@ -84,6 +84,23 @@ TEST(WriteBack, ABlockThatIsErasedUnderAWriteStaysUntilThatEnds) {
   EXPECT_EQ(w.tier().used_count, 0u);
 }
 
+// The write ends before the lease does: from then on no transfer would end the draining.
+TEST(WriteBack, ABlockThatIsErasedOnItsWayBelowDrainsNoLonger) {
+  MoverWorld w;
+  const BlockId id = w.PutVerified(1);
+  ASSERT_TRUE(w.mover.TryDemote(id));
+  w.mover.Step();
+  w.r().holds.Hold(id, HoldKind::kLease);
+  w.r().lifecycle.Erase(id, StatusCode::kNotFound);
+  w.EndTransfer();
+  EXPECT_EQ(w.block(id).phase, BlockPhase::kErased);
+  EXPECT_EQ(w.block(id).dram.state, CopyState::kReady);
+  EXPECT_EQ(w.block(id).job_count, 0u);
+  EXPECT_EQ(w.tier().used_count, 0u);
+  w.r().holds.LetGo(id, HoldKind::kLease);
+  EXPECT_EQ(w.block(id).phase, BlockPhase::kUnused);
+}
+
 TEST(WriteBack, AFullTierGivesUpWhatIsLeastWanted) {
   MoverWorld w;
   w.tier().place_count = 1;
