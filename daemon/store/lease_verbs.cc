@@ -191,6 +191,8 @@ void JoinOperation::ReadBlocks(const Caller& caller, LeaseId id, uint32_t end) {
     }
     if (takes_device && ReadOnDevice(caller, entry)) continue;
     if (b.dram.row == kRowNone) break;
+    // Erased before its bytes were there, it has nobody any more who brings them.
+    if (b.phase == BlockPhase::kErased && StateOf(b, uid) != SpanState::kReady) break;
     if (takes_device) caller.rooms->mover.PromoteToDevice(entry.block);
     ReadInDram(caller, pending, entry.block);
   }

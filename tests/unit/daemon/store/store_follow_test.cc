@@ -151,5 +151,22 @@ TEST_F(Follow, AJoinerIsToldUnderItsOwnRequest) {
   EXPECT_EQ(joiners_last, 1u);
 }
 
+// The lease lives on with a joiner of another uid, who does not follow: nobody in it hears that the
+// blocks are lost, and so they stay in it.
+TEST_F(Follow, AJoinersPrefixEndsBeforeWhatNobodyWritesAnyMore) {
+  const LeaseToken token = Start().reply.token;
+  const SessionId stranger = w.Open(0, 99);
+  EXPECT_EQ(w.JoinRead(stranger, group, token).reply.block_count, 2u);
+  w.Run();
+  w.store->sessions().ProofOfDeath(follower);
+  w.store->sessions().ProofOfDeath(writer);
+  w.Run();
+  const AcquireResult joined = w.JoinRead(w.Open(), group, token);
+  EXPECT_EQ(joined.reply.block_count, 2u);
+  EXPECT_EQ(joined.slots.size(), 2u);
+  ASSERT_EQ(joined.spans.size(), 1u);
+  EXPECT_EQ(joined.spans[0].state, SpanState::kReady);
+}
+
 }  // namespace
 }  // namespace terrace
