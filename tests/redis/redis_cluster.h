@@ -66,6 +66,11 @@ class RedisCluster {
     return are_linked;
   }
 
+  // A replica has taken over, as it says itself. Until its master is missed the cluster is up.
+  bool IsMaster(size_t i) const {
+    return raw(i)->Text({"INFO", "replication"}).find("role:master") != std::string::npos;
+  }
+
   std::unique_ptr<RawRedis> raw(size_t i) const { return nodes_[i]->Connect(); }
   RedisProcess& node(size_t i) const { return *nodes_[i]; }
   const std::string& id(size_t i) const { return ids_[i]; }

@@ -120,7 +120,7 @@ TEST(RedisReshard, NeverAWrongByteAndSoonAllIsAsItWas) {
     share = FailedShare(before, after);
     before = after;
     // All on it, and not just because nobody asked for what is away.
-    if (!cluster.IsUp()) share = 1;
+    if (!cluster.IsMaster(3) || !cluster.IsUp()) share = 1;
     well_after_s = began_s;
   }
   const Outcome recovered = OutcomeOf(traffic);
