@@ -33,7 +33,9 @@ OF_ITSELF = " Warning: unimplemented fcntl command: "
 STRIDE = 7         # tests/stride.h: of millions of cases or steps every seventh
 VALGRIND = ("valgrind", "-q", "--fair-sched=yes", "--leak-check=full",
             "--show-leak-kinds=definite", "--errors-for-leak-kinds=definite",
-            "--child-silent-after-fork=yes", "--num-callers=24", f"--suppressions={SUPPRESSIONS}")
+            "--child-silent-after-fork=yes", "--num-callers=24", f"--suppressions={SUPPRESSIONS}",
+            # Tests that go on behind a fault need registers as they are at each access.
+            "--px-default=allregs-at-mem-access")
 
 
 @dataclasses.dataclass
