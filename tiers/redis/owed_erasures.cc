@@ -270,6 +270,14 @@ void OwedErasures::EndAsked(const RedisBlockName& name, bool is_erased, uint64_t
   SetState(named, State::kDue);
 }
 
+size_t OwedErasures::blocks_owed() const {
+  if (names_owed_ == 0) return 0;
+  const auto is_owed = [](const Named& named) { return named.state != State::kErased; };
+  return static_cast<size_t>(std::ranges::count_if(blocks_, [&](const auto& block) {
+    return std::ranges::any_of(block.second.names, is_owed);
+  }));
+}
+
 OwedErasures::Blocks::iterator OwedErasures::Remove(Blocks::iterator block) {
   const Owed& owed = block->second;
   name_count_ -= owed.names.size();

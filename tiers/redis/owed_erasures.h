@@ -106,8 +106,10 @@ class OwedErasures {
   uint64_t begun() const { return begun_; }
   bool AreSafe(uint64_t begun) const { return unsafe_.empty() || unsafe_.begin()->first > begun; }
 
-  // Of which the server has still to be told.
+  // Of which the server has still to be told; of blocks, whatever names and members each has, it is
+  // counted at the call.
   size_t names_owed() const { return names_owed_; }
+  size_t blocks_owed() const;
 
  private:
   struct Key {

@@ -319,7 +319,7 @@ SharedTierStats RedisTier::stats() const {
   stats.probes_remembered = state_->probes_remembered;
   stats.forgets = state_->forgets_done;
   stats.forgets_owed = state_->owed_count;
-  stats.erasures_owed = state_->erasures.names_owed();
+  stats.erasures_owed = state_->erasures.blocks_owed();
   return stats;
 }
 

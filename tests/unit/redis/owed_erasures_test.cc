@@ -133,6 +133,17 @@ TEST(OwedErasures, WhatIsErasedAgainWhileItIsAskedIsAskedAgain) {
   }
 }
 
+TEST(OwedErasures, ABlockIsOneWhateverNamesItHas) {
+  Settled s;
+  ASSERT_TRUE(s.owed.Add(NameOf(1), Scope::kKey, At(s.now_us)));
+  ASSERT_TRUE(s.owed.Add(NameOf(2), Scope::kName, At(s.now_us)));
+  ASSERT_TRUE(s.owed.Add(NameOf(2, 1, 2), Scope::kName, At(s.now_us)));
+  EXPECT_EQ(s.owed.names_owed(), 4u);
+  EXPECT_EQ(s.owed.blocks_owed(), 2u);
+  s.EraseAll(s.now_us);
+  EXPECT_EQ(s.owed.blocks_owed(), 0u) << "of one that is remembered by its key, too";
+}
+
 TEST(OwedErasures, WhatIsErasedAgainIsAskedNoSoonerForThatWhereItMayComeLate) {
   Settled s;
   s.owed.NoteLost(NameOf(1));
