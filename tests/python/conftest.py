@@ -85,13 +85,13 @@ def connect(daemon):
 
 
 @contextlib.contextmanager
-def kept_out(daemon, mode=0, gid=None):
+def kept_out(daemon, mode=0, gid=None, directory_mode=0o711):
     """This process's user may not open the daemon's socket meanwhile: root becomes another one."""
     path = pathlib.Path(daemon.socket)
-    path.parent.chmod(0o711)
     path.chmod(mode)
     if gid is not None:
         os.chown(path, -1, gid)
+    path.parent.chmod(directory_mode)
     is_root = os.geteuid() == 0
     if is_root:
         os.seteuid(1)

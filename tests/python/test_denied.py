@@ -3,7 +3,6 @@ made is Unavailable, and says what lets this user in."""
 import contextlib
 import grp
 import os
-import pathlib
 import pwd
 import resource
 import socket
@@ -49,10 +48,7 @@ def test_the_group_that_lets_a_user_in_is_named(daemon):
 
 @needs_root
 def test_a_directory_that_may_not_be_entered_is_named(daemon):
-    with kept_out(daemon), terrace.Client(daemon.socket) as client:
-        os.seteuid(0)
-        pathlib.Path(daemon.socket).parent.chmod(0o700)
-        os.seteuid(1)
+    with kept_out(daemon, directory_mode=0o700), terrace.Client(daemon.socket) as client:
         with pytest.raises(terrace.Unreachable, match="User daemon may not enter the directory of"):
             client.wait_connected(LONG_S)
 
