@@ -23,7 +23,7 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SLICE_SEEDS_MIN, SLICE_STEPS_MIN = 50, 400_000  # a slice is also judged by what it has met
+SLICE_SEEDS_MIN, SLICE_STEPS_MIN = 50, 2_000_000  # a slice is also judged by what it has met
 EXIT_SKIPPED = 77
 WORLDS = ("ServesNoWrongByteAndLeaksNoSlot", "WhatOutlivesTheDaemonIsWhatItPromised",
           "WhatOutlivesTheDaemonEncryptedIsWhatItPromised", "DramOutlivesTheDaemonAndNeverLies",

@@ -159,8 +159,7 @@ void RedisTier::State::Deliver(Answer& answer) {
       options.listener->OnSharedStored(operation.caller_id, answer.status);
       return;
     case Answer::Kind::kProbe:
-      if (is_of_before) operation.asked.clear();
-      return EndProbe(operation, answer);
+      return EndProbe(operation, is_of_before, answer);
     case Answer::Kind::kErase:
       return EndErase(operation, answer);
     case Answer::Kind::kDrop:
@@ -191,12 +190,14 @@ void RedisTier::State::EndFetch(const Operation& operation, bool is_of_before, A
                                     RecordOf(answer->manifest));
 }
 
-void RedisTier::State::EndProbe(const Operation& operation, const Answer& answer) {
-  TERRACE_CHECK(!answer.status.ok() || answer.is_present.size() >= operation.asked.size(),
+void RedisTier::State::EndProbe(const Operation& operation, bool is_of_before,
+                                const Answer& answer) {
+  TERRACE_CHECK(!answer.status.ok() || answer.is_present.size() == operation.asked.size(),
                 "a probe is answered name by name: else one is taken for another");
   const uint64_t now_us = RedisNowUs();
   std::vector<bool> is_present(operation.names_total);
-  for (size_t i = 0; answer.status.ok() && i < operation.asked.size(); ++i) {
+  const bool is_said = answer.status.ok() && !is_of_before;
+  for (size_t i = 0; is_said && i < operation.asked.size(); ++i) {
     is_present[operation.asked[i]] = answer.is_present[i] && !IsBarred(operation.names[i]);
     if (!answer.is_present[i]) absence.Remember(operation.names[i], now_us);
   }

@@ -117,7 +117,7 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
   void EraseDue();
   void EndErase(const Operation& operation, const Answer& answer);
   void EndFetch(const Operation& operation, bool is_of_before, Answer* answer);
-  void EndProbe(const Operation& operation, const Answer& answer);
+  void EndProbe(const Operation& operation, bool is_of_before, const Answer& answer);
   // Transfers of the name, of that kind.
   std::vector<Operation*> UnderWay(const RedisBlockName& name, Answer::Kind kind);
   // ---- Redis thread ----
