@@ -20,6 +20,14 @@ struct RedisBlockName {
   uint32_t position = 0;
   uint64_t generation = 0;  // of the group: rises when its blocks are forgotten
 
+  // The same block as one of no chain, which is found under its own key.
+  RedisBlockName Alone() const {
+    RedisBlockName alone = *this;
+    alone.run = key;
+    alone.position = 0;
+    return alone;
+  }
+
   friend bool operator==(const RedisBlockName&, const RedisBlockName&) = default;
 };
 

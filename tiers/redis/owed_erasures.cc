@@ -72,11 +72,9 @@ bool OwedErasures::Add(const RedisBlockName& name, Scope scope, const Times& tim
     if (any != nullptr) owed->turn = any->turn;
   }
   bool has_room = AddName(owed, name, times.now_us);
-  // What is in no chain is found under its own key.
-  RedisBlockName alone = name;
-  alone.run = name.key;
-  alone.position = 0;
-  if (is_by_key && name.run != name.key) has_room = AddName(owed, alone, times.now_us) && has_room;
+  if (is_by_key && name.run != name.key) {
+    has_room = AddName(owed, name.Alone(), times.now_us) && has_room;
+  }
   return has_room || owed->is_by_key;
 }
 

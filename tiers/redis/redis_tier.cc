@@ -212,11 +212,8 @@ Status RedisTier::Probe(uint64_t probe_id, std::span<const RedisBlockName> names
 
 void RedisTier::Erase(const RedisBlockName& name) {
   state_->Erase(name, OwedErasures::Scope::kName);
-  // It may have been stored in no chain before, where it is found under its own key.
-  RedisBlockName alone = name;
-  alone.run = name.key;
-  alone.position = 0;
-  if (name.run != name.key) state_->Erase(alone, OwedErasures::Scope::kName);
+  // It may have been stored in no chain before.
+  if (name.run != name.key) state_->Erase(name.Alone(), OwedErasures::Scope::kName);
 }
 
 void RedisTier::EraseByKey(const RedisBlockName& name) {

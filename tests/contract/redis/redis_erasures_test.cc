@@ -128,19 +128,28 @@ TEST(RedisTier, WhatIsOwedIsToldWhenTheServerIsThere) {
   EXPECT_TRUE(a.rig->tier().IsDurable(mark));
 }
 
+// Of a block that is there; the server's answers are held back.
+struct FetchUnderWay {
+  FetchUnderWay() {
+    EXPECT_TRUE(a.rig->StoreNow(name, 5, 1000).ok());
+    proxy.HoldReplies(0);
+    EXPECT_TRUE(a.rig->tier().Fetch(77, name, into).ok());
+  }
+
+  RedisProcess server;
+  ChaosProxy proxy{server.unix_endpoint(), 1};
+  RememberingHost a{proxy.endpoint()};
+  const RedisBlockName name = RedisTestName(1, 3);
+  std::vector<std::byte> into = std::vector<std::byte>(1000);
+};
+
 // PROMISE: T03 a fetch that is under way
 TEST(RedisTier, AFetchThatIsUnderWayWhenTheGroupIsForgottenFindsNothing) {
   TERRACE_NEEDS_REDIS();
-  RedisProcess server;
-  ChaosProxy proxy(server.unix_endpoint(), 1);
-  RememberingHost a(proxy.endpoint());
-  const RedisBlockName name = RedisTestName(1, 3);
-  ASSERT_TRUE(a.rig->StoreNow(name, 5, 1000).ok());
-  proxy.HoldReplies(0);
-  std::vector<std::byte> into(1000);
-  ASSERT_TRUE(a.rig->tier().Fetch(77, name, into).ok());
-  a.rig->tier().Forget(name.group);
-  proxy.ReleaseReplies();
+  FetchUnderWay of;
+  RememberingHost& a = of.a;
+  a.rig->tier().Forget(of.name.group);
+  of.proxy.ReleaseReplies();
   ASSERT_TRUE(a.rig->RunUntil([&] { return a.rig->fetched.contains(77); }));
   EXPECT_EQ(a.rig->fetched.at(77).status.code(), StatusCode::kNotFound);
 }
@@ -239,19 +248,13 @@ TEST(RedisTier, AnErasureComesBehindTheStoreThatIsUnderWay) {
 
 TEST(RedisTier, AFetchThatIsUnderWayDoesNotBringBackWhatIsErased) {
   TERRACE_NEEDS_REDIS();
-  RedisProcess server;
-  ChaosProxy proxy(server.unix_endpoint(), 1);
-  RememberingHost a(proxy.endpoint());
-  const RedisBlockName name = RedisTestName(1, 3);
-  ASSERT_TRUE(a.rig->StoreNow(name, 5, 1000).ok());
-  proxy.HoldReplies(0);
-  std::vector<std::byte> into(1000);
-  ASSERT_TRUE(a.rig->tier().Fetch(77, name, into).ok());
-  const std::vector<RedisBlockName> names = {name};
+  FetchUnderWay of;
+  RememberingHost& a = of.a;
+  const std::vector<RedisBlockName> names = {of.name};
   ASSERT_TRUE(a.rig->tier().Probe(78, names).ok());
-  ASSERT_TRUE(a.rig->RunUntil([&] { return proxy.held_replies_count() > 1; }));
-  a.rig->tier().Erase(name);
-  proxy.ReleaseReplies();
+  ASSERT_TRUE(a.rig->RunUntil([&] { return of.proxy.held_replies_count() > 1; }));
+  a.rig->tier().Erase(of.name);
+  of.proxy.ReleaseReplies();
   ASSERT_TRUE(
       a.rig->RunUntil([&] { return a.rig->fetched.contains(77) && a.rig->probed.contains(78); }));
   EXPECT_EQ(a.rig->fetched[77].status.code(), StatusCode::kNotFound);
@@ -290,9 +293,7 @@ TEST(RedisTier, WhatIsErasedInItsChainIsNotFoundAlone) {
   RedisProcess server;
   RememberingHost a(server.unix_endpoint());
   const RedisBlockName name = RedisTestName(1, 3);
-  RedisBlockName alone = name;
-  alone.run = name.key;
-  alone.position = 0;
+  const RedisBlockName alone = name.Alone();
   ASSERT_TRUE(a.rig->StoreNow(alone, 5, 1000).ok());
   ASSERT_TRUE(a.rig->StoreNow(name, 6, 1000).ok());
   a.rig->tier().Erase(name);
