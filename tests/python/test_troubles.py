@@ -71,11 +71,16 @@ def get(daemon, path):
 
 def look(daemon):
     """Status as JSON and as text; both, the metrics and the body of /healthz tell the same."""
-    _, out, err = run_terrace("status", "--json", "--socket", daemon.socket)
-    assert not err
-    document = json.loads(out)
-    _, text, _ = run_terrace("status", "--socket", daemon.socket)
-    return document, text
+    def document():
+        _, out, err = run_terrace("status", "--json", "--socket", daemon.socket)
+        assert not err
+        return json.loads(out)
+    before, after, text = document(), None, ""
+    while after is None or before["troubles"] != after["troubles"]:  # else told of another moment
+        before = after or before
+        _, text, _ = run_terrace("status", "--socket", daemon.socket)
+        after = document()
+    return after, text
 
 
 def eventually(what, seconds=LONG_S):
@@ -91,8 +96,7 @@ def holds(daemon, condition):
     if document["conditions"] != [condition]:
         return False
     assert document["health"] == "degraded" and len(document["troubles"]) == 1
-    if f"DEGRADED: {document['troubles'][0]}" not in text:
-        return False  # it has changed in between
+    assert f"DEGRADED: {document['troubles'][0]}" in text
     if get(daemon, "/healthz") != f"degraded: default: {condition}\n":
         return False  # it is looked at once a second
     figures = [line for line in get(daemon, "/metrics").splitlines()
