@@ -11,11 +11,12 @@ using namespace codec_math;  // NOLINT: one header, the arithmetic this file is
                              // made of
 
 constexpr uint32_t kAllLanes = 0xFFFFFFFF;
-constexpr uint32_t kHeldOfColumn = 8;    // vectors of a thread, of as many tokens
-constexpr uint32_t kHeldOfRow = 4;       // vectors of a thread, of one row
-constexpr uint32_t kRowsOfThread = 4;    // int4 values: vectors of a thread, of as many rows
-constexpr uint32_t kTokensOfCopy = 4;    // raw: vectors of a thread
-constexpr uint32_t kColumnLaneBits = 3;  // vectors of a token that a warp takes: 8, 128 bytes
+constexpr uint32_t kHeldOfColumnMax = 8;   // vectors of a thread, of as many tokens
+constexpr uint32_t kBlocksOfFewHeld = 12;  // of a multiprocessor
+constexpr uint32_t kHeldOfRow = 4;         // vectors of a thread, of one row
+constexpr uint32_t kRowsOfThread = 4;      // int4 values: vectors of a thread, of as many rows
+constexpr uint32_t kTokensOfCopy = 4;      // raw: vectors of a thread
+constexpr uint32_t kColumnLaneBits = 3;    // vectors of a token that a warp takes: 8, 128 bytes
 constexpr uint32_t kColumnLanes = 1u << kColumnLaneBits;
 
 // The bytes that alignment leaves; there are fewer than kThreads of each.
@@ -172,12 +173,36 @@ __device__ uint32_t WordOf(const uint32_t (&words)[kCount], uint32_t n) {
   return word;
 }
 
+// As WordOf, of what `reduce(a, b)` makes of the words of all lanes of a column: of two lanes, each
+// gives the other those that it does not take, so that few are shuffled.
+template <uint32_t kCount, typename Reduce>
+__device__ uint32_t ReducedWordOf(const uint32_t (&words)[kCount], uint32_t lane_bits,
+                                  uint32_t token_lane, Reduce reduce) {
+  if constexpr (kCount > 1) {
+    const bool takes_odd = token_lane % 2 != 0;
+    uint32_t taken[kCount / 2];
+    TERRACE_CODEC_UNROLL
+    for (uint32_t i = 0; i < kCount / 2; ++i) {
+      const uint32_t given = takes_odd ? words[2 * i] : words[2 * i + 1];
+      const uint32_t kept = takes_odd ? words[2 * i + 1] : words[2 * i];
+      taken[i] = reduce(kept, __shfl_xor_sync(kAllLanes, given, 1u << lane_bits));
+    }
+    return ReducedWordOf<kCount / 2>(taken, lane_bits + 1, token_lane / 2, reduce);
+  } else {
+    uint32_t word = words[0];
+    for (uint32_t distance = 1u << lane_bits; distance < kWarpThreads; distance *= 2) {
+      word = reduce(word, __shfl_xor_sync(kAllLanes, word, distance));
+    }
+    return word;
+  }
+}
+
 // What a thread holds of a column, from `first` on; the last token again where
 // there is no more.
-template <typename Element, uint32_t kWidth>
+template <typename Element, uint32_t kWidth, uint32_t kHeld>
 __device__ void LoadColumn(const CodecWork& work, const CodecPlaces<Element>& at,
                            const Column<kWidth>& column, uint32_t first,
-                           ElementsOf<Element, kWidth> (&held)[kHeldOfColumn]) {
+                           ElementsOf<Element, kWidth> (&held)[kHeld]) {
   const auto place = [&](uint32_t k, const typename Element::Bits** from) {
     const uint32_t row = first + k * column.token_lanes;
     const uint32_t token = min(row + column.token_lane, work.tokens - 1);
@@ -187,17 +212,17 @@ __device__ void LoadColumn(const CodecWork& work, const CodecPlaces<Element>& at
   LoadVectors<Element, kWidth>(at, place, held);
 }
 
-template <typename Element, uint32_t kWidth>
+template <typename Element, uint32_t kWidth, uint32_t kHeld>
 __device__ void EncodeInt8KeysOf(const CodecWork& work, const CodecPlaces<Element>& at) {
   using Bits = typename Element::Bits;
   const Column<kWidth> column(work);
-  const uint32_t tile_tokens = kHeldOfColumn * column.token_lanes;
-  ElementsOf<Element, kWidth> held[kHeldOfColumn];
+  const uint32_t tile_tokens = kHeld * column.token_lanes;
+  ElementsOf<Element, kWidth> held[kHeld];
   ElementsOf<Element, kWidth> magnitudes = {};
   for (uint32_t first = 0; first < work.tokens; first += tile_tokens) {
-    LoadColumn<Element, kWidth>(work, at, column, first, held);
+    LoadColumn<Element, kWidth, kHeld>(work, at, column, first, held);
     TERRACE_CODEC_UNROLL
-    for (uint32_t k = 0; k < kHeldOfColumn; ++k) {
+    for (uint32_t k = 0; k < kHeld; ++k) {
       TERRACE_CODEC_UNROLL
       for (uint32_t i = 0; i < magnitudes.kCount; ++i) {
         magnitudes.at[i] =
@@ -205,13 +230,10 @@ __device__ void EncodeInt8KeysOf(const CodecWork& work, const CodecPlaces<Elemen
       }
     }
   }
-  for (uint32_t distance = 1u << work.lane_bits; distance < kWarpThreads; distance *= 2) {
-    for (uint32_t& word : magnitudes.at) {
-      word = LargerMagnitudes<Element>(word, __shfl_xor_sync(kAllLanes, word, distance));
-    }
-  }
   constexpr uint32_t kEach = kWidth / magnitudes.kCount;
-  const uint32_t own[] = {WordOf(magnitudes.at, column.token_lane)};
+  const uint32_t own[] = {
+      ReducedWordOf(magnitudes.at, work.lane_bits, column.token_lane,
+                    [](uint32_t a, uint32_t b) { return LargerMagnitudes<Element>(a, b); })};
   Words<2 * kEach> own_scales = {};
   float own_reciprocals[kEach], reciprocals[kWidth];
   TERRACE_CODEC_UNROLL
@@ -233,10 +255,10 @@ __device__ void EncodeInt8KeysOf(const CodecWork& work, const CodecPlaces<Elemen
   }
   for (uint32_t first = 0; first < work.tokens; first += tile_tokens) {
     if (work.tokens > tile_tokens) {
-      LoadColumn<Element, kWidth>(work, at, column, first, held);
+      LoadColumn<Element, kWidth, kHeld>(work, at, column, first, held);
     }
     TERRACE_CODEC_UNROLL
-    for (uint32_t k = 0; k < kHeldOfColumn; ++k) {
+    for (uint32_t k = 0; k < kHeld; ++k) {
       const uint32_t token = first + k * column.token_lanes + column.token_lane;
       if (token >= work.tokens) continue;
       float numbers[kWidth];
@@ -264,18 +286,18 @@ __device__ uint32_t GroupOf(typename Element::Bits smallest, typename Element::B
 
 // Keys: as a column of the tokens of one group (blockIdx.z), which a warp holds
 // whole.
-template <typename Element, uint32_t kWidth>
+template <typename Element, uint32_t kWidth, uint32_t kHeld>
 __device__ void EncodeInt4KeysOf(const CodecWork& work, const CodecPlaces<Element>& at) {
   using Bits = typename Element::Bits;
-  static_assert(kHeldOfColumn * kWarpThreads / kColumnLanes == kInt4GroupElements);
+  static_assert(kHeldOfColumnMax * kWarpThreads / kColumnLanes == kInt4GroupElements);
   const Column<kWidth> column(work);
   const uint32_t first = blockIdx.z * kInt4GroupElements;
-  ElementsOf<Element, kWidth> held[kHeldOfColumn];
-  LoadColumn<Element, kWidth>(work, at, column, first, held);
+  ElementsOf<Element, kWidth> held[kHeld];
+  LoadColumn<Element, kWidth, kHeld>(work, at, column, first, held);
   auto smallest = held[0];
   auto largest = held[0];
   TERRACE_CODEC_UNROLL
-  for (uint32_t k = 1; k < kHeldOfColumn; ++k) {
+  for (uint32_t k = 1; k < kHeld; ++k) {
     if (first + k * column.token_lanes >= work.tokens) continue;
     TERRACE_CODEC_UNROLL
     for (uint32_t i = 0; i < smallest.kCount; ++i) {
@@ -283,32 +305,32 @@ __device__ void EncodeInt4KeysOf(const CodecWork& work, const CodecPlaces<Elemen
       largest.at[i] = Extremes<Element, Extreme::kMaximum>(largest.at[i], held[k].at[i]);
     }
   }
-  TERRACE_CODEC_UNROLL
-  for (uint32_t distance = kColumnLanes; distance < kWarpThreads; distance *= 2) {
-    TERRACE_CODEC_UNROLL
-    for (uint32_t i = 0; i < smallest.kCount; ++i) {
-      smallest.at[i] = Extremes<Element, Extreme::kMinimum>(
-          smallest.at[i], __shfl_xor_sync(kAllLanes, smallest.at[i], distance));
-      largest.at[i] = Extremes<Element, Extreme::kMaximum>(
-          largest.at[i], __shfl_xor_sync(kAllLanes, largest.at[i], distance));
-    }
-  }
   constexpr uint32_t kEach = kWidth / smallest.kCount;
-  const uint32_t own[] = {WordOf(smallest.at, column.token_lane),
-                          WordOf(largest.at, column.token_lane)};
+  const auto extreme = [&]<Extreme kExtreme>(const auto& words) {
+    return ReducedWordOf(words.at, kColumnLaneBits, column.token_lane,
+                         [](uint32_t a, uint32_t b) { return Extremes<Element, kExtreme>(a, b); });
+  };
+  const uint32_t own[] = {extreme.template operator()<Extreme::kMinimum>(smallest),
+                          extreme.template operator()<Extreme::kMaximum>(largest)};
   Words<4 * kEach> own_groups;
-  float own_half_minima[kEach], own_reciprocals[kEach], half_minima[kWidth], reciprocals[kWidth];
+  uint32_t own_minima = 0;
+  float own_half_minimum, own_reciprocals[kEach], half_minima[kWidth], reciprocals[kWidth];
   TERRACE_CODEC_UNROLL
   for (uint32_t i = 0; i < kEach; ++i) {
     own_groups.at[i] =
         GroupOf<Element>(static_cast<Bits>(own[0] >> i * 16), static_cast<Bits>(own[1] >> i * 16),
-                         &own_half_minima[i], &own_reciprocals[i]);
+                         &own_half_minimum, &own_reciprocals[i]);
+    own_minima |= (own_groups.at[i] & 0xFFFF) << i * 16;
   }
   TERRACE_CODEC_UNROLL
-  for (uint32_t i = 0; i < kWidth; ++i) {
+  for (uint32_t i = 0; i < kWidth; i += kEach) {
     const uint32_t lane = i / kEach * kColumnLanes + column.channel_lane;
-    half_minima[i] = __shfl_sync(kAllLanes, own_half_minima[i % kEach], lane);
-    reciprocals[i] = __shfl_sync(kAllLanes, own_reciprocals[i % kEach], lane);
+    const uint32_t minima = __shfl_sync(kAllLanes, own_minima, lane);
+    TERRACE_CODEC_UNROLL
+    for (uint32_t each = 0; each < kEach; ++each) {
+      half_minima[i + each] = Bf16::Widen(static_cast<uint16_t>(minima >> each * 16)) * 0.5f;
+      reciprocals[i + each] = __shfl_sync(kAllLanes, own_reciprocals[each], lane);
+    }
   }
   if (!column.is_within) return;
   if (column.token_lane < smallest.kCount) {
@@ -317,7 +339,7 @@ __device__ void EncodeInt4KeysOf(const CodecWork& work, const CodecPlaces<Elemen
     Store(at.slot + 4 * (blockIdx.z * work.channel_count + channel), own_groups);
   }
   TERRACE_CODEC_UNROLL
-  for (uint32_t k = 0; k < kHeldOfColumn; ++k) {
+  for (uint32_t k = 0; k < kHeld; ++k) {
     const uint32_t token = first + k * column.token_lanes + column.token_lane;
     if (token >= work.tokens) continue;
     float numbers[kWidth];
@@ -434,14 +456,14 @@ __device__ void CopyOf(const CodecWork& work, const CodecPlaces<Element>& at) {
 // --- kernels and launches
 // -----------------------------------------------------------------------------
 
-template <CodecKind kKind, typename Element, uint32_t kWidth>
+template <CodecKind kKind, typename Element, uint32_t kWidth, uint32_t kHeld>
 __device__ void EncodeOf(const CodecWork& work, const CodecPlaces<Element>& at) {
   if constexpr (kKind == CodecKind::kRaw) {
     CopyOf<Element, kWidth>(work, at);
   } else if constexpr (kKind == CodecKind::kInt8Keys) {
-    EncodeInt8KeysOf<Element, kWidth>(work, at);
+    EncodeInt8KeysOf<Element, kWidth, kHeld>(work, at);
   } else if constexpr (kKind == CodecKind::kInt4Keys) {
-    EncodeInt4KeysOf<Element, kWidth>(work, at);
+    EncodeInt4KeysOf<Element, kWidth, kHeld>(work, at);
   } else if constexpr (kKind == CodecKind::kInt4Values) {
     EncodeInt4ValuesOf<Element, kWidth>(work, at);
   } else {
@@ -449,11 +471,14 @@ __device__ void EncodeOf(const CodecWork& work, const CodecPlaces<Element>& at) 
   }
 }
 
-template <CodecKind kKind, typename Element, uint32_t kWidth>
-__global__ void __launch_bounds__(kThreads) Encode(const __grid_constant__ CodecWork work) {
+// kHeld: of a column's kernels, how many vectors a thread holds. Where it holds few, as many blocks
+// are at once as with registers to spare they would not be: a tenth faster on an H200.
+template <CodecKind kKind, typename Element, uint32_t kWidth, uint32_t kHeld>
+__global__ void __launch_bounds__(kThreads, kHeld < kHeldOfColumnMax ? kBlocksOfFewHeld : 1)
+    Encode(const __grid_constant__ CodecWork work) {
   const auto at = PlacesOf<Element, kWidth>(work, work.pieces[blockIdx.y]);
   if constexpr (kKind != CodecKind::kRaw) ZeroPadding(work, at.slot);
-  EncodeOf<kKind, Element, kWidth>(work, at);
+  EncodeOf<kKind, Element, kWidth, kHeld>(work, at);
 }
 
 // Of the powers of two from 4 to a warp's lanes, the first that is not below `wanted`, or the last.
@@ -479,7 +504,7 @@ cudaError_t LaunchKind(CodecWork work, uint32_t piece_count, cudaStream_t stream
     // more tokens, at once.
     work.lane_bits = kColumnLaneBits;
     while (kKind == CodecKind::kInt8Keys && work.lane_bits > 1 &&
-           work.tokens > (kHeldOfColumn * kWarpThreads) >> work.lane_bits) {
+           work.tokens > (kHeldOfColumnMax * kWarpThreads) >> work.lane_bits) {
       --work.lane_bits;
     }
     grid.x = BlocksFor(work.vectors_per_row.divisor(), kWarps << work.lane_bits);
@@ -493,7 +518,14 @@ cudaError_t LaunchKind(CodecWork work, uint32_t piece_count, cudaStream_t stream
     work.lane_bits = LaneBitsFor(BlocksFor(vectors_per_head, kHeldOfRow));
     grid.x = BlocksFor(uint64_t{row_count} << work.lane_bits, kThreads);
   }
-  return LaunchKernel(Encode<kKind, Element, kWidth>, grid, kThreads, stream, work);
+  if constexpr (kKind == CodecKind::kInt8Keys || kKind == CodecKind::kInt4Keys) {
+    constexpr uint32_t kHeld = kHeldOfColumnMax / 2;
+    if (work.tokens <= (kHeld * kWarpThreads) >> work.lane_bits) {
+      return LaunchKernel(Encode<kKind, Element, kWidth, kHeld>, grid, kThreads, stream, work);
+    }
+  }
+  return LaunchKernel(Encode<kKind, Element, kWidth, kHeldOfColumnMax>, grid, kThreads, stream,
+                      work);
 }
 
 template <typename Element, uint32_t kWidth>

@@ -32,6 +32,8 @@ Status Sanitized(std::string* why) {
   return Status(StatusCode::kUnsupported, "a sanitizer");
 }
 
+constexpr const char* kThreadsPath = "/proc/self/task";
+
 // ---- files --------------------------------------------------------------------------------------
 
 // Sanitizers look into their process from another, and run a program that names its functions.
@@ -196,7 +198,10 @@ std::vector<std::string> WrittenPaths(const DaemonConfig& config) {
        {&config.kv_events.endpoint, &config.kv_events.replay_endpoint}) {
     if (endpoint->starts_with(kIpc)) written.push_back(directory_of(endpoint->substr(kIpc.size())));
   }
-  if (UsesGpu(config)) written.push_back("/dev");  // the driver's nodes
+  if (UsesGpu(config)) {
+    written.push_back("/dev");        // the driver's nodes
+    written.push_back(kThreadsPath);  // it names its threads there, or has no GPU
+  }
   return written;
 }
 
@@ -209,6 +214,9 @@ Status ConfineFilesOf(const DaemonConfig& config, std::string* unconfined, std::
     return std::ranges::find(config.nvme.paths, path) != config.nvme.paths.end() &&
            !fs::exists(fs::path(path).parent_path(), error);
   });
+  // Stays open: once the kernel was short of memory, a directory of /proc that nobody has open is
+  // another one, which no rule names.
+  if (UsesGpu(config)) static const OpenFile threads(kThreadsPath, O_PATH | O_CLOEXEC, 0);
   const Status status = ConfineFiles(written, unconfined);
   return status.ok() || config.sandbox == Sandbox::kAuto ? Status::Ok()
                                                          : IsWanted(*unconfined, why);

@@ -2,6 +2,7 @@
 """A paged cache of PyTorch's tensors on a GPU, a real terraced, and what must hold between them.
 
 usage: torch_pages.py --terraced PATH --plugin PATH --report FILE [--device cuda|host]
+       torch_pages.py --fail SOCKET --plugin PATH
 
   order    a kernel writes pages late, they are stored, and overwritten at once; pages that a kernel
            still reads are loaded into, and read at once: every byte is the right one, in layouts of
@@ -9,10 +10,14 @@ usage: torch_pages.py --terraced PATH --plugin PATH --report FILE [--device cuda
   hbm      blocks asked for again are read in the GPU's own memory, byte for byte
   codecs   pages of lossy Spaces and of chunks: the device's slots are the host's, and so is what is
            loaded, the keys of chunks turned
-  product  how much longer matrix products take while pages are copied, 3 % at most
+  failure  a kernel of another process reads where nothing is, before its store: that store is not
+           committed, all else of the daemon's goes on, and the daemon has no context on the GPU
+  product  how much longer matrix products, and sums that memory bounds, take while pages are copied,
+           3 % at most
 
---device host rehearses all of it on the CPU, where a product's time says nothing. The report is a
-JSON list of lines; exit status 0 unless something went wrong that is no line.
+--device host rehearses all of it on the CPU, where a kernel's time says nothing and none
+fails. The report is a JSON list of lines, the daemon's log lies beside it; exit status 0 unless
+something went wrong that is no line. --fail is the process that fails.
 """
 import argparse
 import contextlib
@@ -20,6 +25,7 @@ import itertools
 import json
 import os
 import pathlib
+import shutil
 import signal
 import statistics
 import subprocess
@@ -95,8 +101,17 @@ class Daemon:
                           f"device = {hbm}\n")
         programs = os.environ.get("TERRACE_PROGRAMS_LD_LIBRARY_PATH")
         environment = {**os.environ, **({"LD_LIBRARY_PATH": programs} if programs else {})}
-        self.process = subprocess.Popen([options.terraced, "--config", config, "--socket",
-                                         self.socket], env=environment)
+        self.log = options.report.with_name("terraced.log")
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen([options.terraced, "--config", config, "--socket",
+                                             self.socket], env=environment, stdout=log,
+                                            stderr=subprocess.STDOUT)
+
+    def check_running(self):
+        status = self.process.poll()
+        if status is not None:
+            raise RuntimeError(f"terraced ended with exit status {status}; {self.log} ends: "
+                               f"{self.log.read_text()[-1000:]}")
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
@@ -113,6 +128,7 @@ def connect(daemon, **more):
                 return client
         except terrace.Unavailable:
             pass
+        daemon.check_running()
         if time.monotonic() > deadline:
             raise TimeoutError(f"no daemon came up: {client.last_error}")
 
@@ -261,8 +277,9 @@ def stored(cache, edge, group, tokens, pages, positions):
     with group.reserve(keys) as lease:
         with cache.paged.store(lease, pages, kv_written=edge, positions=positions) as copy:
             copy.wait(LONG_S)
-        if lease.commit() != len(keys):
-            raise RuntimeError("not every block was committed")
+        committed = lease.commit()
+        if committed != len(keys):
+            raise RuntimeError(f"{committed} of {len(keys)} blocks were committed")
     lease = group.acquire(keys)
     lease.wait_ready()
     return lease
@@ -304,31 +321,128 @@ def check_codecs(gpu, device, daemon, _options):
            "holds": wrong == 0 and count > 0}
 
 
-class Product:
-    """Matrix products on a stream of their own, timed by the GPU's clock."""
+# What one process stores before a kernel of its own fails, and what it stores behind it.
+BEFORE, BEHIND = range(10_000, 10_000 + 8 * TOKENS), range(20_000, 20_000 + 8 * TOKENS)
+WILD_KERNEL = 'extern "C" __global__ void wild(long long *at) { at[1LL << 44] = 1; }'
 
-    def __init__(self, gpu, size, count):
+
+def failing_group(client):
+    return client.open(terrace.SpaceGroup("failure", [space_of(8, "nhd")]))
+
+
+def fail(options):
+    """Stores, fails, and stores again; says what came of the second store."""
+    gpu = Gpu(options.device)
+    told = {"committed": 0, "error": None}
+    with terrace.Device(options.device, plugin_path=options.plugin) as device, \
+            terrace.Client(options.fail, default_timeout_s=LONG_S) as client:
+        client.wait_connected(LONG_S)
+        group = failing_group(client)
+        cache = Cache(gpu, device, space_of(8, "nhd"), "PBTHD")
+        for layer in range(LAYERS):
+            cache.layers[layer].fill_(layer + 1)
+        gpu.synchronize()
+        pages = list(range(8))
+        stored(cache, gpu.edge, group, BEFORE, pages, None).release()
+        lease = group.reserve(group.hash(BEHIND))
+        try:
+            if gpu.is_gpu:
+                # pylint: disable-next=protected-access
+                wild = torch.cuda._compile_kernel(WILD_KERNEL, "wild")
+                with gpu.on():
+                    gpu.linger()
+                    wild(grid=(1, 1, 1), block=(1, 1, 1), args=[cache.layers[0]])
+            copy = cache.paged.store(lease, pages, kv_written=gpu.edge)
+            copy.wait(LONG_S)
+        except (terrace.TerraceError, RuntimeError) as error:
+            told["error"] = f"{type(error).__name__}: {error}"
+        try:
+            told["committed"] = lease.commit()
+        except terrace.TerraceError as error:
+            told["error"] = f"{told['error']}; {type(error).__name__}: {error}"
+        print(json.dumps(told), flush=True)
+    os._exit(0)  # its GPU is lost to it
+
+
+def pids_on_gpu():
+    if shutil.which("nvidia-smi") is None:
+        return []
+    asked = subprocess.run(["nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader"],
+                           capture_output=True, text=True, check=False)
+    return [int(line) for line in asked.stdout.split() if line.isdigit()]
+
+
+def check_failure(gpu, device, daemon, options):
+    with connect(daemon) as client:
+        group = failing_group(client)
+        space = space_of(8, "nhd")
+        source, target = (Cache(gpu, device, space, axes) for axes in ("PBTHD", "BPTHD"))
+        wrong = store_and_load(gpu, group, source, target, [7] * (12 * TOKENS))
+        child = subprocess.run([sys.executable, __file__, "--fail", daemon.socket, "--plugin",
+                                options.plugin, "--device", options.device],
+                               capture_output=True, text=True, timeout=2 * LONG_S, check=False)
+        try:
+            told = json.loads(child.stdout.splitlines()[-1])
+        except (IndexError, ValueError) as error:
+            raise RuntimeError(f"exit status {child.returncode}: {child.stderr[-600:]}") from error
+        daemon.check_running()
+        behind = group.acquire(group.hash(BEHIND))
+        found = behind.block_count
+        behind.release()
+        expected = 0 if gpu.is_gpu else len(BEHIND) // TOKENS  # the CPU does not fail
+        yield {"line": "a store behind a kernel that failed",
+               "figure": f"{told['committed']} blocks committed, {found} found; {told['error']}",
+               "limit": f"{expected}, with an error only if that is 0",
+               "holds": told["committed"] == found == expected
+                        and bool(told["error"]) == (expected == 0)}
+        lease = group.acquire(group.hash(BEFORE))
+        lease.wait_ready()
+        pages = list(range(lease.block_count))
+        with lease, target.paged.load(lease, pages, destination_free=gpu.edge) as copy:
+            copy.wait(LONG_S)
+        gpu.synchronize()
+        wrong += sum(2 * int((target.pages(layer, pages) != layer + 1).sum())
+                     for layer in range(LAYERS))
+        wrong += store_and_load(gpu, group, source, target, [8] * (12 * TOKENS))
+        yield {"line": "what it stored before, and others' stores and loads behind its failure",
+               "figure": f"{wrong} wrong bytes, {len(pages)} blocks of before", "limit": "0, of 8",
+               "holds": wrong == 0 and len(pages) == 8}
+        pids = pids_on_gpu()
+        if os.getpid() not in pids:
+            yield {"line": "processes with a context on the GPU", "limit": "", "holds": None,
+                   "figure": f"nvidia-smi does not tell them here ({len(pids)} told)"}
+            return
+        yield {"line": "the daemon is no process with a context on the GPU",
+               "figure": f"pid {daemon.process.pid}, of {pids}", "limit": "not among them",
+               "holds": daemon.process.pid not in pids}
+
+
+class Neighbour:
+    """An engine's kernels, matrix products or sums that read and write memory, on a stream of their
+    own and timed by the GPU's clock."""
+
+    def __init__(self, gpu, operation, shape, count):
         kind = torch.bfloat16 if gpu.is_gpu else torch.float32
-        self.gpu, self.count = gpu, count
-        self.left, self.right = (torch.randn(size, size, device=gpu.place, dtype=kind)
+        self.gpu, self.operation, self.count = gpu, operation, count
+        self.left, self.right = (torch.randn(shape, device=gpu.place, dtype=kind)
                                  for _ in range(2))
         self.out = torch.empty_like(self.left)
         self.stream = torch.cuda.Stream() if gpu.is_gpu else None
 
     def time(self, beside):
-        """Milliseconds of `count` products; `beside` is called again and again until they end."""
+        """Milliseconds of `count` kernels; `beside` is called again and again until they end."""
         if not self.gpu.is_gpu:
             began = time.monotonic()
             beside()
             for _ in range(self.count):
-                torch.mm(self.left, self.right, out=self.out)
+                self.operation(self.left, self.right, out=self.out)
             return 1e3 * (time.monotonic() - began)
         torch.cuda.synchronize()
         began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         with torch.cuda.stream(self.stream):
             began.record()
             for _ in range(self.count):
-                torch.mm(self.left, self.right, out=self.out)
+                self.operation(self.left, self.right, out=self.out)
             ended.record()
         while not ended.query():
             beside()
@@ -337,7 +451,11 @@ class Product:
 
 
 def check_product(gpu, device, daemon, options):
-    product = Product(gpu, options.matrix, options.products)
+    neighbours = (
+        (f"products of {options.matrix}²",
+         Neighbour(gpu, torch.mm, (options.matrix, options.matrix), options.products)),
+        (f"sums of {options.sums} MiB",
+         Neighbour(gpu, torch.add, (options.sums, 1 << 19), options.products)))
     for heads in (1, 8):
         with connect(daemon) as client:
             client.pin_arena(device)
@@ -370,18 +488,19 @@ def check_product(gpu, device, daemon, options):
                     copy.wait(LONG_S)
                 moved["load"] += held.block_count * space.block_bytes
 
-            for name, beside in (("store", store), ("load", load)):
-                for _ in range(3):
-                    product.time(beside)  # segments are registered, clocks are up
+            for (what, neighbour), (name, beside) in itertools.product(
+                    neighbours, (("store", store), ("load", load))):
+                for _ in range(2):
+                    neighbour.time(beside)  # segments are registered, clocks are up
                 moved[name], busy_ms = 0, 0.0
                 slower = []
                 for _ in range(options.rounds):
-                    alone = product.time(lambda: time.sleep(0.0005))
-                    with_copies = product.time(beside)
+                    alone = neighbour.time(lambda: time.sleep(0.0005))
+                    with_copies = neighbour.time(beside)
                     busy_ms += with_copies
                     slower.append(with_copies / alone - 1)
                 median = statistics.median(slower)
-                yield {"line": f"products of {options.matrix}² beside {name}s, runs of "
+                yield {"line": f"{what} beside {name}s, runs of "
                                f"{TOKENS * heads * SIZE * 2 // 1024} KiB",
                        "figure": f"{median:+.2%} (from {min(slower):+.2%} to {max(slower):+.2%}), "
                                  f"{moved[name] / busy_ms / 1e6:.1f} GB/s copied",
@@ -394,18 +513,22 @@ def check_product(gpu, device, daemon, options):
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--terraced", required=True)
+    parser.add_argument("--terraced")
     parser.add_argument("--plugin", required=True)
-    parser.add_argument("--report", required=True, type=pathlib.Path)
+    parser.add_argument("--report", type=pathlib.Path)
+    parser.add_argument("--fail", metavar="SOCKET")
     parser.add_argument("--device", default="cuda", choices=("cuda", "host"))
-    parser.add_argument("--only", default="order,hbm,codecs,product")
+    parser.add_argument("--only", default="order,hbm,codecs,failure,product")
     options = parser.parse_args()
+    if options.fail is None and None in (options.terraced, options.report):
+        parser.error("--terraced and --report are missing")
     is_gpu = options.device == "cuda"
     options.hbm_device = "cuda:0" if is_gpu else "host"
     options.dram, options.segment = ("2GiB", "256MiB") if is_gpu else ("256MiB", "16MiB")
     options.hbm, options.slab = ("512MiB", "256MiB") if is_gpu else ("32MiB", "16MiB")
     options.repeats = 10 if is_gpu else 1
     options.matrix, options.products, options.rounds = (8192, 100, 9) if is_gpu else (256, 2, 1)
+    options.sums = 512 if is_gpu else 1  # MiB an operand
     return options
 
 
@@ -421,6 +544,8 @@ def lines_of(name, *arguments):
 
 def main():
     options = parse_arguments()
+    if options.fail:
+        return fail(options)
     gpu = Gpu(options.device)
     lines = []
     with tempfile.TemporaryDirectory() as directory, \

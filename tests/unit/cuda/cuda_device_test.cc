@@ -19,6 +19,7 @@
 #include "cuda/host/device_loader.h"
 #include "cuda/host/device_name.h"
 #include "tests/sim/paged_world.h"
+#include "tests/stride.h"
 #include "unit/cuda/codec_pieces.h"
 #include "unit/cuda/coded_pages.h"
 #include "unit/cuda/plugin_path.h"
@@ -128,8 +129,10 @@ TEST_P(CudaBackend, CopiesEveryLayoutAsTheNaiveLoopDoes) {
   // Nothing is registered with these: slots are taken for memory that the device does not reach.
   const std::shared_ptr<const Device> device(std::shared_ptr<void>(), &*device_);  // the fixture's
   const auto pins = bounces ? std::make_shared<HostPins>(device, 0) : nullptr;
+  uint64_t case_count = 0;
   for (const std::string& kind : CacheKinds()) {
     for (const SlotOrder order : {SlotOrder::kAsEngine, SlotOrder::kNhd, SlotOrder::kHnd}) {
+      if (case_count++ % test::Stride() != 0) continue;
       SCOPED_TRACE(kind + ", " + std::string(SlotOrderName(order)));
       TestCache cache = MakeCache(
           kind, {.page_tokens = kPageTokens, .head_bytes = kHeadBytes, .page_count = 300});

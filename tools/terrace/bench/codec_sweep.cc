@@ -19,6 +19,7 @@ using Bytes = std::span<std::byte>;
 
 constexpr Codec kCodecs[] = {Codec::kInt8, Codec::kFp8, Codec::kInt4};
 constexpr PieceRole kRoles[] = {PieceRole::kKeys, PieceRole::kValues};
+constexpr std::chrono::seconds kWarmUp{1};   // a GPU's clocks rise while it works
 constexpr uint32_t kLaunchesPerTiming = 16;  // a launch alone is over before it has begun
 
 PieceShape ShapeOf(PieceRole role) {
@@ -269,8 +270,12 @@ Status MeasureCodecs(const Device& device, const CodecOps* codecs, uint64_t call
       }
     }
   }
-  for (uint32_t round = 0; round <= round_count; ++round) {
-    TERRACE_RETURN_IF_ERROR(MeasureRound(**made, round > 0, &sweep->rows));
+  const Clock::time_point began = Clock::now();
+  do {
+    TERRACE_RETURN_IF_ERROR(MeasureRound(**made, /*is_kept=*/false, &sweep->rows));
+  } while (Clock::now() - began < kWarmUp);
+  for (uint32_t round = 0; round < round_count; ++round) {
+    TERRACE_RETURN_IF_ERROR(MeasureRound(**made, /*is_kept=*/true, &sweep->rows));
   }
   return Status::Ok();
 }

@@ -6,6 +6,8 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <functional>
+#include <future>
 #include <memory>
 #include <utility>
 
@@ -16,7 +18,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr uint32_t kRunsPerPageMax = 32;
 constexpr uint64_t kVictimBytes = 64 * kMiB;
-constexpr uint32_t kVictimCopies = 8;  // of one timing
+constexpr double kVictimSecondsMin = 0.02;  // of one timing: some dozen calls of any path
+constexpr uint32_t kVictimCopiesMax = 4096;
 constexpr TransferPath kPaths[] = {TransferPath::kDirect, TransferPath::kStaged,
                                    TransferPath::kZeroCopy};
 constexpr PagedDirection kDirections[] = {PagedDirection::kGather, PagedDirection::kScatter};
@@ -152,18 +155,37 @@ class Victim {
                                               std::move(stream).value(), std::move(done).value()));
   }
 
-  // How long its copies take beside `beside`, which runs again and again until they are done.
-  template <typename Beside>
-  Result<double> SecondsBeside(Beside&& beside) {
+  // As many copies as take kVictimSecondsMin alone.
+  Status Calibrate() {
+    while (copy_count_ < kVictimCopiesMax) {
+      const Result<double> alone = SecondsBeside(nullptr);
+      if (!alone.ok()) return alone.status();
+      if (*alone >= kVictimSecondsMin) break;
+      copy_count_ *= 2;
+    }
+    return Status::Ok();
+  }
+
+  // How long its copies take beside `beside`, which runs again and again until they are done; what
+  // is under way then is not counted.
+  Result<double> SecondsBeside(const std::function<Status()>& beside) {
     const Clock::time_point began = Clock::now();
     const CopyPiece piece{to_.address(), from_.address(), kVictimBytes};
-    for (uint32_t i = 0; i < kVictimCopies; ++i) {
+    for (uint32_t i = 0; i < copy_count_; ++i) {
       TERRACE_RETURN_IF_ERROR(stream_.Copy(CopyDirection::kWithinDevice, {&piece, 1}));
     }
     TERRACE_RETURN_IF_ERROR(done_.Record(stream_));
-    while (done_.Query().code() == StatusCode::kBusy) TERRACE_RETURN_IF_ERROR(beside(done_));
-    TERRACE_RETURN_IF_ERROR(done_.Query());
-    return Seconds(began);
+    std::future<Result<double>> ended = std::async(std::launch::async, [&]() -> Result<double> {
+      TERRACE_RETURN_IF_ERROR(done_.Await());
+      return Seconds(began);
+    });
+    Status status;
+    while (beside && status.ok() &&
+           ended.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+      status = beside();
+    }
+    Result<double> seconds = ended.get();
+    return status.ok() ? std::move(seconds) : status;
   }
 
  private:
@@ -177,15 +199,15 @@ class Victim {
   DeviceBuffer to_;
   Stream stream_;
   Event done_;
+  uint32_t copy_count_ = 8;
 };
 
 Status MeasureOneVictim(Victim& victim, PathTrial& trial, uint32_t round_count, VictimRow* row) {
   for (uint32_t round = 0; round <= round_count; ++round) {
-    const Result<double> alone =
-        victim.SecondsBeside([](const Event& done) { return done.Await(); });
+    const Result<double> alone = victim.SecondsBeside(nullptr);
     if (!alone.ok()) return alone.status();
     const Result<double> beside =
-        victim.SecondsBeside([&](const Event&) { return trial.Copy(row->direction).status(); });
+        victim.SecondsBeside([&] { return trial.Copy(row->direction).status(); });
     if (!beside.ok()) return beside.status();
     if (round > 0) row->slowdown.push_back(*beside / *alone - 1);
   }
@@ -199,6 +221,7 @@ Status MeasureVictim(const Device& device, const DeviceSweepOptions& options,
   *why = "scratch memory for a copy within the device";
   Result<std::unique_ptr<Victim>> victim = Victim::Create(device);
   if (!victim.ok()) return victim.status();
+  TERRACE_RETURN_IF_ERROR((*victim)->Calibrate());
   for (const uint64_t piece_bytes : {options.piece_bytes.front(), options.piece_bytes.back()}) {
     for (const TransferPath path : kPaths) {
       // Short calls: one that goes on after the victim has ended says nothing of it.

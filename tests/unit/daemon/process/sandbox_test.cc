@@ -204,6 +204,38 @@ TEST_F(SandboxTest, ADriverThatCompilesMayMakeExecutableMemory) {
   }));
 }
 
+bool MayNameThread(pid_t thread) {
+  return MayWrite("/proc/self/task/" + std::to_string(thread) + "/comm");
+}
+
+void RequireNamesOfThreads(const std::string& directory, const std::string& device) {
+  const int drop = open("/proc/sys/vm/drop_caches", O_WRONLY | O_CLOEXEC);  // root's alone
+  DaemonConfig config;
+  config.state_dir = directory;
+  config.hbm.capacity_bytes = 1;
+  config.hbm.device = device;
+  std::string unconfined, why;
+  (void)ConfineFilesOf(config, &unconfined, &why);
+  RequireConfined(unconfined.empty() ? Status::Ok() : Status(StatusCode::kUnsupported, "no"),
+                  unconfined);
+  std::atomic<pid_t> thread{0};
+  std::thread([&] {
+    thread = gettid();
+    for (;;) pause();
+  }).detach();
+  while (thread == 0) usleep(100);
+  const bool is_gpu = device != "host";
+  Require(MayNameThread(thread) == is_gpu, "a GPU's driver names its threads, no one else does");
+  if (drop < 0 || write(drop, "2", 1) != 1) return;
+  Require(MayNameThread(thread) == is_gpu, "the same behind caches that were dropped");
+}
+
+TEST_F(SandboxTest, ADriverNamesItsThreads) {
+  for (const char* device : {"host", "cuda:0"}) {
+    EXPECT_CONFINED(InChild([&] { RequireNamesOfThreads(directory_, device); }));
+  }
+}
+
 TEST(WrittenPaths, AreThoseOfTheConfiguration) {
   DaemonConfig config;
   config.state_dir = "/var/lib/terrace";
