@@ -557,6 +557,10 @@ void Waiters::Cut(PendingId id, uint32_t from_index, StatusCode why) {
 void Waiters::LetGoFrom(LeaseId id, uint32_t from_index) {
   CutTail tail = d_.leases.Cut(id, from_index);
   if (tail.entries.empty()) return;
+  // What one joiner has waited for in vain, another may have been told of: it stays until the end.
+  if (d_.leases.at(id).joiners.size() > 1) {
+    for (LeaseEntry& entry : tail.entries) entry.flags |= kEntryByParts;
+  }
   d_.seams.work += 1 + tail.entries.size() / kEntriesPerWork;
   d_.lease_backlog.Add(std::move(tail));
 }

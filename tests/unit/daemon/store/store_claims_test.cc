@@ -194,6 +194,41 @@ TEST_F(Claims, AJoinerOfAnotherUidWaitsToo) {
   EXPECT_EQ(ready_count, 1u);
 }
 
+// What a joiner waits for in vain, its lease's owner may have been reading all along.
+class ClaimsJoined : public Claims, public ::testing::WithParamInterface<bool> {};
+
+TEST_P(ClaimsJoined, AnOwnersSlotsOutliveAJoinersLoss) {
+  const bool is_wrong = GetParam();
+  w.holds_checksums = true;
+  const auto keys = World::Keys(2);
+  Put(keys, All(is_wrong ? 1 : 0));
+  const AcquireResult got = w.Acquire(same, group, keys);
+  ASSERT_EQ(got.spans.at(0).state, SpanState::kReady);
+  ASSERT_EQ(w.JoinRead(other, group, got.reply.token).spans.at(0).state, SpanState::kComing);
+  if (!is_wrong) {
+    EXPECT_TRUE(w.store->leases().Cancel(other, w.last_request()).ok());
+  }
+  w.holds_checksums = false;
+  w.Run();
+  ASSERT_FALSE(w.listener.completions.empty());
+  EXPECT_EQ(w.listener.completions.back().session, other);
+  EXPECT_EQ(w.listener.completions.back().status,
+            is_wrong ? StatusCode::kNotFound : StatusCode::kBusy);
+  for (uint64_t chain = 10; chain < 60; ++chain) {
+    w.Put(writer, group, World::Keys(2, chain));
+    w.Run();
+  }
+  for (uint32_t i = 0; i < 2; ++i) EXPECT_TRUE(w.Holds(same, group, keys[i], 0, got.slots[i]));
+  EXPECT_EQ(w.Release(other, got.reply.token), StatusCode::kOk);
+  EXPECT_EQ(w.Stats().lease_count, 1u);
+  const uint64_t used_bytes = w.Stats().slot_bytes_used;
+  EXPECT_EQ(w.Release(same, got.reply.token), StatusCode::kOk);
+  w.Run();
+  EXPECT_EQ(w.Stats().lease_count, 0u);
+  EXPECT_EQ(w.Stats().slot_bytes_used < used_bytes, is_wrong) << "what is wrong goes with it";
+}
+INSTANTIATE_TEST_SUITE_P(, ClaimsJoined, ::testing::Bool());
+
 TEST_F(Claims, NobodyOfAnotherUidFollowsPartsThatNobodyVerifies) {
   const auto keys = World::Keys(2);
   const ReserveResult reserved = w.Reserve(writer, group, keys);
