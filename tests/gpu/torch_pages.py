@@ -12,12 +12,12 @@ usage: torch_pages.py --terraced PATH --plugin PATH --report FILE [--device cuda
            loaded, the keys of chunks turned
   failure  a kernel of another process reads where nothing is, before its store: that store is not
            committed, all else of the daemon's goes on, and the daemon has no context on the GPU
-  product  how much longer matrix products, and sums that memory bounds, take beside copies of pages:
-           3 % at most
+  product  how much longer matrix products, and sums that memory bounds, take while pages are
+           copied, 3 % at most
 
---device host rehearses all of it on the CPU, where a kernel's time says nothing and none
-fails. The report is a JSON list of lines, the daemon's log lies beside it; exit status 0 unless
-something went wrong that is no line. --fail is the process that fails.
+--device host rehearses all of it on the CPU, where a kernel's time says nothing and none fails.
+The report is a JSON list of lines, the daemon's log lies beside it; exit status 0 unless something
+went wrong that is no line. --fail is the process that fails.
 """
 import argparse
 import contextlib
