@@ -10,7 +10,7 @@ usage: torch_pages.py --terraced PATH --plugin PATH --report FILE [--device cuda
   hbm      blocks asked for again are read in the GPU's own memory, byte for byte
   codecs   pages of lossy Spaces and of chunks: the device's slots are the host's, and so is what is
            loaded, the keys of chunks turned
-  failure  a kernel of another process reads where nothing is, before its store: that store is not
+  failure  a kernel of another process writes where nothing is, before its store: that store is not
            committed, all else of the daemon's goes on, and the daemon has no context on the GPU
   product  how much longer matrix products, and sums that memory bounds, take while pages are
            copied, 3 % at most
