@@ -31,6 +31,7 @@ Status CheckOptions(const CopierOptions& options, std::string* why) {
       {"staged_thread_blocks_max", options.staged_thread_blocks_max, 65535},
       {"zero_copy_thread_blocks_max", options.zero_copy_thread_blocks_max, 65535},
       {"load_chunk_bytes_min", options.load_chunk_bytes_min, kStageBytesMax},
+      {"load_step_bytes_min", options.load_step_bytes_min, kStageBytesMax},
       {"bounce_bytes", options.bounce_bytes, kStageBytesMax},
   };
   for (const NamedCount& count : counts) {
@@ -277,14 +278,23 @@ Result<LoadTicket> PagedCopier::Load(std::span<const PageSlot> pages, const Dest
   return OrDrain(*load_, [&] { return QueueLoad(Route(pages), free, &codes); });
 }
 
+uint32_t PagedCopier::LayersOfStep(uint64_t page_count) const {
+  const auto layers_of = [](uint64_t bytes, uint64_t layer_bytes) {
+    return (bytes + layer_bytes - 1) / layer_bytes;
+  };
+  const uint64_t wanted =
+      std::max(layers_of(options_.load_chunk_bytes_min, nest_.layer_bytes),
+               layers_of(options_.load_step_bytes_min, page_count * nest_.layer_bytes));
+  return static_cast<uint32_t>(std::min<uint64_t>(wanted, nest_.layer_count()));
+}
+
 Result<LoadTicket> PagedCopier::QueueLoad(const Routed& pages, const DestinationFree& free,
                                           std::shared_ptr<PageCodes>* codes) {
   CopyLane& lane = *load_;
   TERRACE_RETURN_IF_ERROR(LendCodes(lane, pages, codes));
   TERRACE_RETURN_IF_ERROR(free.Gate(lane.pages_stream()));
-  const uint64_t wanted =
-      (options_.load_chunk_bytes_min + nest_.layer_bytes - 1) / nest_.layer_bytes;
-  const auto step = static_cast<uint32_t>(std::min<uint64_t>(wanted, lane.layers_max()));
+  const uint64_t page_count = pages.within.size() + pages.straight.size() + pages.bounced.size();
+  const uint32_t step = std::min(LayersOfStep(page_count), lane.layers_max());
   std::vector<PooledEvent> ready;
   for (uint32_t first = 0; first < nest_.layer_count(); first += step) {
     TERRACE_RETURN_IF_ERROR(

@@ -43,8 +43,11 @@ struct CopierOptions {
   uint64_t stage_bytes = 16 * kMiB;
   uint32_t stage_count = 4;
   uint32_t staged_thread_blocks_max = 32;
-  uint32_t zero_copy_thread_blocks_max = 12;   // more slow the engine's kernels, and gain nothing
-  uint64_t load_chunk_bytes_min = 256 * kKiB;  // of one slot, so many layers are loaded at once
+  uint32_t zero_copy_thread_blocks_max = 12;  // more slow the engine's kernels, and gain nothing
+  // So many layers are loaded in one step as make these bytes of one slot, and of all slots
+  // together: with less of them the driver's calls take longer than their copies.
+  uint64_t load_chunk_bytes_min = 256 * kKiB;
+  uint64_t load_step_bytes_min = 8 * kMiB;
   // Which slots the device reaches; the bytes of others pass through pinned memory of the copier's,
   // so many a direction. None: it reaches all slots.
   std::shared_ptr<HostPins> pins;
@@ -108,6 +111,7 @@ class PagedCopier {
   std::map<int32_t, std::vector<uint64_t>> PagesByDelta(const Routed& pages) const;
   Result<StoreTicket> QueueStore(const Routed& pages, const KvWritten& written,
                                  std::shared_ptr<PageCodes>* codes);
+  uint32_t LayersOfStep(uint64_t page_count) const;
   Result<LoadTicket> QueueLoad(const Routed& pages, const DestinationFree& free,
                                std::shared_ptr<PageCodes>* codes);
 

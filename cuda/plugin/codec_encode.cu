@@ -11,12 +11,16 @@ using namespace codec_math;  // NOLINT: one header, the arithmetic this file is
                              // made of
 
 constexpr uint32_t kAllLanes = 0xFFFFFFFF;
-constexpr uint32_t kHeldOfColumnMax = 8;   // vectors of a thread, of as many tokens
-constexpr uint32_t kBlocksOfFewHeld = 12;  // of a multiprocessor
-constexpr uint32_t kHeldOfRow = 4;         // vectors of a thread, of one row
-constexpr uint32_t kRowsOfThread = 4;      // int4 values: vectors of a thread, of as many rows
-constexpr uint32_t kTokensOfCopy = 4;      // raw: vectors of a thread
-constexpr uint32_t kColumnLaneBits = 3;    // vectors of a token that a warp takes: 8, 128 bytes
+constexpr uint32_t kHeldOfColumnMax = 8;  // vectors of a thread, of as many tokens
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+constexpr uint32_t kBlocksOfFewHeld = 8;  // of a multiprocessor, which has 1,024 threads
+#else
+constexpr uint32_t kBlocksOfFewHeld = 12;
+#endif
+constexpr uint32_t kHeldOfRow = 4;       // vectors of a thread, of one row
+constexpr uint32_t kRowsOfThread = 4;    // int4 values: vectors of a thread, of as many rows
+constexpr uint32_t kTokensOfCopy = 4;    // raw: vectors of a thread
+constexpr uint32_t kColumnLaneBits = 3;  // vectors of a token that a warp takes: 8, 128 bytes
 constexpr uint32_t kColumnLanes = 1u << kColumnLaneBits;
 
 // The bytes that alignment leaves; there are fewer than kThreads of each.

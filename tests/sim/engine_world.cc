@@ -60,6 +60,7 @@ void EngineWorld::MakeCopier() {
   options.stage_bytes = nest->layer_offset_bytes[1] * (1 + Random(6));
   options.stage_count = static_cast<uint32_t>(1 + Random(3));
   options.load_chunk_bytes_min = nest->layer_bytes * (1 + Random(3));
+  options.load_step_bytes_min = 1 + Random(2) * 16 * nest->layer_bytes;
   if (options_.has_pins) {
     const uint64_t segment_bytes = kSlotsPerSegment * nest->slot_bytes;
     const std::shared_ptr<const Device> unowned(&device_, [](const Device*) {});

@@ -313,7 +313,8 @@ uint32_t Prompt::Run(uint64_t prompt) {
                                          .space = Space(),
                                          .copier = CopierOptions{.stage_bytes = 16 * kKiB,
                                                                  .stage_count = 2,
-                                                                 .load_chunk_bytes_min = 1}},
+                                                                 .load_chunk_bytes_min = 1,
+                                                                 .load_step_bytes_min = 1}},
                                         &why))
                .value();
   Store(prompt);

@@ -96,6 +96,7 @@ CopierOptions SmallOptions(TransferPath path, const SpaceCodec& codec) {
           .stage_bytes = 20 * kKiB,  // two layers of two pages, or so
           .stage_count = 2,
           .load_chunk_bytes_min = 1,
+          .load_step_bytes_min = 1,
           .bounce_bytes = 8 * kKiB,
           .codec = codec};
 }
@@ -251,6 +252,7 @@ TEST(CodedCopier, ALoadLetGoKeepsItsTablesUntilItsKernelsHaveRun) {
     options.rope = RopeOf(codec.keys.head_dim, RopePairing::kNeox);
     // A stage a load: none waits for the kernels of the one before it.
     options.stage_bytes = options.load_chunk_bytes_min = 256 * kKiB;
+    options.load_step_bytes_min = 1;
     options.stage_count = 4;
     const auto copier = MakeCopier(device, cache, options);
     Stream engine = std::move(Stream::Create(device, StreamPriority::kLoad)).value();

@@ -103,6 +103,7 @@ TEST_P(PagedCopierTest, SlotsInTheDevicesOwnMemoryAreReadThereByKernels) {
                                        .stage_bytes = 16 * kKiB,
                                        .stage_count = 2,
                                        .load_chunk_bytes_min = 1,
+                                       .load_step_bytes_min = 1,
                                        .pins = pins,
                                        .bounce_bytes = 16 * kKiB},
                                       &why_);
@@ -259,9 +260,40 @@ TEST_F(PagedCopierTest, OptionsPastTheirLimitsAreRefusedByName) {
   refuses({.staged_thread_blocks_max = 0}, "staged_thread_blocks_max");
   refuses({.zero_copy_thread_blocks_max = 0}, "zero_copy_thread_blocks_max");
   refuses({.load_chunk_bytes_min = 0}, "load_chunk_bytes_min");
+  refuses({.load_step_bytes_min = 0}, "load_step_bytes_min");
   refuses({.bounce_bytes = 0}, "bounce_bytes");
   const std::shared_ptr<const Device> unowned(&device_, [](const Device*) {});
   refuses({.pins = std::make_shared<HostPins>(unowned, kGiB), .bounce_bytes = 100}, "bounce_bytes");
+}
+
+// A step costs as many calls of the driver whatever it moves: so few layers are no step.
+TEST_F(PagedCopierTest, ALoadTakesNoMoreStepsThanItsBytesAreWorth) {
+  static uint32_t launch_count = 0;
+  static DeviceOps ops = SimDeviceOps();
+  ops.copy_paged = [](StreamHandle* stream, const PagedLaunch* launch) {
+    ++launch_count;
+    return SimDeviceOps().copy_paged(stream, launch);
+  };
+  SimDevice sim({.seed = 1, .steps_per_call_max = 0});
+  const Device device(ops, sim.handle());
+  TestCache cache = MakeCache("nhd_packed", {.page_count = 8});
+  const PagedNest nest = Compile(cache, SlotOrder::kNhd);
+  const uint64_t layers = nest.layer_count();
+  ASSERT_GE(layers, 2u);
+  const auto launches = [&](uint64_t step_bytes, const std::vector<uint64_t>& pages) {
+    CopierOptions options{.load_chunk_bytes_min = 1, .load_step_bytes_min = step_bytes};
+    auto copier = PagedCopier::Create(device, nest, options, &why_);
+    SlotMemory slots(nest, pages.size());
+    launch_count = 0;
+    const Result<LoadTicket> load = (*copier)->Load(slots.For(pages), DestinationFree::Already());
+    EXPECT_TRUE(load.ok() && load->layer_ready.AwaitOnHost(layers - 1).ok());
+    EXPECT_TRUE(load->slots_read.AwaitOnHost().ok());
+    return launch_count;
+  };
+  EXPECT_EQ(launches(CopierOptions().load_step_bytes_min, {1}), 1u);
+  EXPECT_EQ(launches(1, {1}), layers);
+  EXPECT_EQ(launches(2 * nest.layer_bytes, {1}), (layers + 1) / 2);
+  EXPECT_EQ(launches(2 * nest.layer_bytes, {1, 3}), layers) << "of all slots together";
 }
 
 TEST_F(PagedCopierTest, PinsKnowWhatIsRegisteredAndHowMuchMayBe) {

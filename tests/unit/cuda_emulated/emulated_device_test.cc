@@ -316,6 +316,7 @@ class EmulatedEngine : public testing::TestWithParam<std::tuple<TransferPath, bo
                                              .stage_bytes = 64 * kKiB,
                                              .stage_count = 2,
                                              .load_chunk_bytes_min = 1,
+                                             .load_step_bytes_min = 1,
                                              .pins = pins,
                                              .bounce_bytes = 128 * kKiB},
                                             &why))
