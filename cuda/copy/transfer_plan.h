@@ -11,7 +11,8 @@
 namespace terrace {
 
 inline constexpr uint64_t kCalibrationUsMax = 200'000;
-inline constexpr uint64_t kDirectRunBytesMin = 32 * kKiB;
+// From here on a copy engine alone is as fast as with a kernel and a ring, which it then does without.
+inline constexpr uint64_t kDirectRunBytesMin = 256 * kKiB;
 
 // Copies of a shape like the nest's, by one path, as calibration and `terrace bench device` make
 // them: scratch pages and pinned slots, in random order.

@@ -285,7 +285,7 @@ TEST_F(PagedCopierTest, ALoadTakesNoMoreStepsThanItsBytesAreWorth) {
     auto copier = PagedCopier::Create(device, nest, options, &why_);
     SlotMemory slots(nest, pages.size());
     launch_count = 0;
-    const Result<LoadTicket> load = (*copier)->Load(slots.For(pages), DestinationFree::Already());
+    Result<LoadTicket> load = (*copier)->Load(slots.For(pages), DestinationFree::Already());
     EXPECT_TRUE(load.ok() && load->layer_ready.AwaitOnHost(layers - 1).ok());
     EXPECT_TRUE(load->slots_read.AwaitOnHost().ok());
     return launch_count;

@@ -17,8 +17,9 @@ PagedNest NestOf(TestCache* cache, uint64_t head_bytes) {
 TEST(TransferPlan, TheRuleGoesByTheLengthOfRuns) {
   TestCache cache;
   EXPECT_EQ(PlanByRule(NestOf(&cache, 128), false).store_path, TransferPath::kStaged);
-  EXPECT_EQ(PlanByRule(NestOf(&cache, 1024), false).load_path, TransferPath::kDirect)
-      << "16 tokens of 2 heads of 1 KiB are 32 KiB";
+  EXPECT_EQ(PlanByRule(NestOf(&cache, 4096), false).store_path, TransferPath::kStaged);
+  EXPECT_EQ(PlanByRule(NestOf(&cache, 8192), false).load_path, TransferPath::kDirect)
+      << "16 tokens of 2 heads of 8 KiB are 256 KiB";
   EXPECT_EQ(PlanByRule(NestOf(&cache, 1024), true).store_path, TransferPath::kZeroCopy);
 }
 
