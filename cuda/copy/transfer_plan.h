@@ -11,7 +11,7 @@
 namespace terrace {
 
 inline constexpr uint64_t kCalibrationUsMax = 200'000;
-// From here on a copy engine alone is as fast as with a kernel and a ring, which it then does without.
+// From here on a copy engine alone is as fast as with a kernel and a ring, and does without them.
 inline constexpr uint64_t kDirectRunBytesMin = 256 * kKiB;
 
 // Copies of a shape like the nest's, by one path, as calibration and `terrace bench device` make
