@@ -50,6 +50,11 @@ struct NvmeSlab {
   bool IsUnread(uint32_t slot) const {
     return std::ranges::binary_search(unread_sectors, slot / geometry.entries_per_sector);
   }
+  void NoteUnread(uint32_t slot) {
+    const uint32_t sector = slot / geometry.entries_per_sector;
+    const auto at = std::ranges::lower_bound(unread_sectors, sector);
+    if (at == unread_sectors.end() || *at != sector) unread_sectors.insert(at, sector);
+  }
   uint64_t slot_bytes() const { return geometry.shape.slot_bytes; }
   // All slots free and unwritten. REQUIRES: as SlabSlots::TakeShape.
   void TakeShape(const SlabGeometry& new_geometry, const SlabUuid& new_uuid) {

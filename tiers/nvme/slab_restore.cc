@@ -191,9 +191,7 @@ void SlabRestore::NoteEntry(NvmeSlab& slab, uint32_t slot, Status status, const 
     ++counts_.entries_corrupt;
     if (status.code() == StatusCode::kIo) {
       ++counts_.entries_unread;
-      if (!slab.IsUnread(slot)) {
-        slab.unread_sectors.push_back(slot / slab.geometry.entries_per_sector);
-      }
+      slab.NoteUnread(slot);
     }
   } else {
     slab.slots.RestoreGeneration(slot, entry.generation);
@@ -283,14 +281,16 @@ std::unordered_set<uint64_t> SlabRestore::NoteAll() {
   return losers;
 }
 
-// Two passes: who wrote a key last is known when all tables have been read.
+// Two passes: who wrote a key last is known when all tables have been read. What only the first
+// could read is as unknown as what neither could.
 Status SlabRestore::Scan(const Sink& sink, const Ahead& ahead) {
   const std::unordered_set<uint64_t> losers = NoteAll();
   for (const auto& slab : slabs_.all()) {
     if (slab == nullptr || !slab->is_readable()) continue;
     const auto visit = [&](uint32_t slot, Status status, const SlabEntry& entry) {
-      if (!status.ok() || entry.state != SlabEntryState::kUsed) return;
-      if (slab->slots[slot].state != SlabSlotState::kFree) return;  // another answer than before
+      if (slab->slots[slot].state != SlabSlotState::kFree) return;  // it has had its answer
+      if (!status.ok()) return NoteEntry(*slab, slot, status, entry);
+      if (entry.state != SlabEntryState::kUsed) return;
       RestoreUsed(*slab, entry, !losers.contains(PlaceOf(slab->index, slot)), sink);
     };
     ReaderOf(*slab).VisitAll(visit, ahead);
@@ -323,10 +323,11 @@ void SlabRestore::Finish() {
   for (const auto& slab : slabs_.all()) {
     if (slab == nullptr || !slab->is_readable()) continue;
     slab->slots.RaiseUnseenGenerations();
-    if (slab->phase != SlabPhase::kRestoring) continue;
+    // One that is retiring goes instead, and until it has gone its erasures have not ended.
     if (slab->unread_sectors.size() <= kUnreadSectorsMax) {
       slab->clear_attempts_left = kClearAttemptsMax;
     }
+    if (slab->phase != SlabPhase::kRestoring) continue;
     classes_.AddFound(slab->geometry);
     classes_.Open(*slab);
   }

@@ -219,6 +219,39 @@ TEST_F(SlabRestoreTest, ASectorThatCannotBeReadCostsItsEntriesAndIsToBeCleared) 
   EXPECT_EQ(Slot(0).state, SlabSlotState::kQuarantined);
 }
 
+// A table is read twice. What only the first time could read is not served, and would come back.
+TEST_F(SlabRestoreTest, ASectorThatCannotBeReadTheSecondTimeIsToBeClearedToo) {
+  Put(AddFile(0), Entry(1, 41));
+  Put(AddFile(1), Entry(1, 42));
+  Open();
+  const auto sink = [&, take = Sink()](const BlockRecord& record, const Extent& extent) {
+    near_.bad_offsets = {kSlabTableOffsetBytes};  // the first slab's has been read
+    return take(record, extent);
+  };
+  ASSERT_TRUE(restore_->Scan(sink).ok());
+  restore_->Finish();
+  EXPECT_EQ(offered_, Keys{41});
+  EXPECT_EQ(slabs_[1].slots[1].state, SlabSlotState::kQuarantined);
+  EXPECT_EQ(slabs_[1].unread_sectors, std::vector<uint32_t>{0});
+  EXPECT_TRUE(slabs_[1].wants_clearing());
+}
+
+TEST_F(SlabRestoreTest, SectorsThatCannotBeReadAreInOrderWheneverThatWasSeen) {
+  Put(AddFile(0), Entry(1, 41));
+  AddFile(1, kSmall);
+  const uint64_t third = kSlabTableOffsetBytes + 2 * kSlabSectorBytes;
+  near_.bad_offsets = {third};
+  Open();
+  const auto sink = [&](const BlockRecord&, const Extent&) {
+    near_.bad_offsets = {kSlabTableOffsetBytes, third};
+    return 41u;
+  };
+  ASSERT_TRUE(restore_->Scan(sink).ok());
+  restore_->Finish();
+  EXPECT_EQ(slabs_[1].unread_sectors, (std::vector<uint32_t>{0, 2}));
+  EXPECT_TRUE(slabs_[1].IsUnread(0));
+}
+
 TEST_F(SlabRestoreTest, ATableThatIsUnreadableThroughoutIsLeftAsItIs) {
   AddFile(0, kSmall);
   for (uint64_t sector = 0; sector <= kUnreadSectorsMax; ++sector) {
@@ -269,6 +302,17 @@ TEST_F(SlabRestoreTest, SlabsAboveTheCapacityAreEmptiedTheHighestNumberFirst) {
   EXPECT_EQ(slabs_[0].phase, SlabPhase::kActive);
   EXPECT_EQ(slabs_[1].phase, SlabPhase::kRetiring);
   EXPECT_EQ(slabs_[1].slots[1].state, SlabSlotState::kErasing) << "its block is freed";
+}
+
+// Nothing of it is cleared: what its sectors name is erased once the file has gone.
+TEST_F(SlabRestoreTest, OfOneThatIsRetiringWhatCannotBeReadIsNotErasedByASync) {
+  Reset(0);
+  Put(AddFile(0), Entry(1, 41));
+  near_.bad_offsets = {kSlabTableOffsetBytes};
+  OpenAndScan();
+  EXPECT_EQ(slabs_[0].phase, SlabPhase::kRetiring);
+  EXPECT_TRUE(slabs_[0].wants_clearing());
+  EXPECT_EQ(open_erasures(), 1u);
 }
 
 TEST_F(SlabRestoreTest, ARecordThatTheTableDoesNotHaveDisprovesTheCatalogAndChangesNothing) {
