@@ -132,6 +132,7 @@ Status DomainNvme::Open(const MissedErasures& missed, std::string* why) {
                         .disks = disk_views_,
                         .lost_mounts = options_.lost_mounts,
                         .not_opened = options_.not_opened,
+                        .outdated_files = slabs_outdated_,
                         .shares = options_.shares,
                         .slab_bytes = options_.nvme.slab_bytes,
                         .encryption = {.keys = keys_.get(),
@@ -205,8 +206,8 @@ Status DomainNvme::Empty(size_t path, const char* cause, std::string* why) const
   return Status::Ok();
 }
 
-// Files that can be read now, and could not when something was erased. Those that still cannot be
-// stay as they are, and named.
+// Files that can be read now, and could not when something was erased, or hold nothing. Those that
+// still cannot be stay as they are, and named; the tier leaves them alone, whatever it reads.
 Status DomainNvme::RemoveOutdated(size_t path, const std::set<std::string>& outdated,
                                   std::string* why) {
   const std::string directory = DirectoryOn(path);
@@ -218,7 +219,7 @@ Status DomainNvme::RemoveOutdated(size_t path, const std::set<std::string>& outd
     const std::string name = SlabNameOf(id, std::filesystem::path(file.path).filename());
     if (!outdated.contains(name)) continue;
     there.insert(name);
-    if (!file.status.ok()) continue;
+    if (!file.status.ok() && file.status.code() != StatusCode::kNotFound) continue;
     if (const Status removed = RemoveSynced(file.path); !removed.ok()) {
       *why = "nvme.paths: " + file.path +
              " has blocks of before something was erased, and cannot be removed: " +
@@ -229,9 +230,14 @@ Status DomainNvme::RemoveOutdated(size_t path, const std::set<std::string>& outd
     Log(LogLevel::kWarn, "a slab file that was left alone is removed: something was erased since",
         {{"domain", options_.domain_name}, {"path", file.path}});
   }
-  if (!listed.ok()) return Status::Ok();  // as Restore will find, or another start
+  const std::string of_drive = SlabNameOf(id, "");
   for (const std::string& name : outdated) {
-    if (!there.contains(name) && name.starts_with(SlabNameOf(id, ""))) slabs_gone_.push_back(name);
+    if (!name.starts_with(of_drive)) continue;
+    if (listed.ok() && !there.contains(name)) {
+      slabs_gone_.push_back(name);
+    } else {
+      slabs_outdated_.insert(directory + "/" + name.substr(of_drive.size()));
+    }
   }
   return Status::Ok();
 }

@@ -118,6 +118,7 @@ class DomainNvme {
   std::vector<Result<uint64_t>> ids_found_;  // by path
   std::vector<uint64_t> drive_ids_;          // the same, now; Missed::kNobody: it has none
   std::vector<std::string> slabs_gone_;      // of those that missed an erasure
+  std::set<std::string> slabs_outdated_;     // the others, with their directories
   uint64_t learned_kept_us_ = 0;
   std::unique_ptr<Catalog> catalog_;
   std::unique_ptr<NvmeTier> tier_;

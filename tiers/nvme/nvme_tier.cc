@@ -95,6 +95,7 @@ NvmeTier::Parts::Parts(Options the_options)
       restore({.domain_index = options.domain_index,
                .secret = options.secret,
                .capacity_bytes = capacity_bytes(),
+               .outdated_files = options.outdated_files,
                .encryption = options.encryption},
               {disks, slabs, classes, entries, erasures, left}),
       inspector({slabs, classes, entries, trials}) {

@@ -26,6 +26,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -52,6 +53,9 @@ class NvmeTier final : public Tier, public LeftBlocks {
     std::vector<std::string> lost_mounts;  // by disk, for troubles(); none: all are where they lay
     std::vector<DriveTrouble>
         not_opened;  // of drives that are not among the disks; told as they are
+    // Slab files, with their directories, that missed an erasure and could not be read a moment
+    // ago. They are left alone though they may be read by now.
+    std::set<std::string> outdated_files;
     // Over all domains, each under its domain_index; outlive the tier. None: capacity_bytes are its
     // own, and nobody else's.
     TierShares* shares = nullptr;

@@ -122,6 +122,10 @@ std::string SlabRestore::Open(uint32_t disk, const std::string& name, uint32_t i
   if (slabs_.At(index) != nullptr) {
     return "another disk has a slab of this number; remove one of them";
   }
+  if (options_.outdated_files.contains(the_disk.directory() + "/" + name)) {
+    return "something was erased while it could not be read, nor could it be when it was to be "
+           "removed for that; the next start that can read it removes it";
+  }
   if (found->length_bytes < kSlabSectorBytes) return {};  // not even a superblock: unfinished
   std::vector<std::byte> sector(kSlabSectorBytes);
   const Status status = the_disk.ReadNow(found->file, 0, sector);

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <span>
 #include <string>
 #include <unordered_set>
@@ -36,6 +37,7 @@ class SlabRestore {
     uint32_t domain_index = 0;
     DomainSecret secret{};
     uint64_t capacity_bytes = 0;
+    std::set<std::string> outdated_files;  // as NvmeTier::Options says
     PayloadEncryption encryption;
   };
   struct Neighbours {

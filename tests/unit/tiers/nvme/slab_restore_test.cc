@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <set>
 
 #include "tiers/nvme/left_entries.h"
 #include "unit/tiers/nvme/slab_parts_fixture.h"
@@ -19,9 +20,10 @@ class SlabRestoreTest : public SlabPartsTest {
   static constexpr SlabUuid kUuid{5, 6};
 
   SlabRestoreTest() { Reset(2 * kSlabBytes); }
-  void Reset(uint64_t capacity_bytes) {
+  void Reset(uint64_t capacity_bytes, const std::set<std::string>& outdated_files = {}) {
     restore_ = std::make_unique<SlabRestore>(
-        SlabRestore::Options{.secret = secret_, .capacity_bytes = capacity_bytes},
+        SlabRestore::Options{
+            .secret = secret_, .capacity_bytes = capacity_bytes, .outdated_files = outdated_files},
         SlabRestore::Neighbours{disks_, slabs_, classes_, entries_, erasures_, left_});
   }
   // A file as a daemon left it, with an empty table.
@@ -274,6 +276,17 @@ TEST_F(SlabRestoreTest, WhatIsNotAWholeSlabOfOursIsLeftAloneNamedAndCounts) {
   EXPECT_EQ(slabs_.FreeIndex(), 3u) << "their numbers are taken";
   restore_->Finish();
   EXPECT_EQ(open_erasures(), 0u);
+}
+
+TEST_F(SlabRestoreTest, WhatMissedAnErasureIsLeftAloneThoughItCanBeReadByNow) {
+  Reset(2 * kSlabBytes, {"/fake/slab-0.terrace"});
+  Put(AddFile(0), Entry(1, 41));
+  Put(AddFile(1), Entry(1, 42));
+  OpenAndScan();
+  EXPECT_EQ(offered_, Keys{42});
+  EXPECT_EQ(restore_->left_files(), std::vector<std::string>{"/fake/slab-0.terrace"});
+  EXPECT_EQ(slabs_.file_bytes(0), 2 * kSlabBytes) << "it counts";
+  EXPECT_EQ(slabs_.FreeIndex(), 2u) << "its number is taken";
 }
 
 TEST_F(SlabRestoreTest, OfTwoSlabsOfOneNumberTheFirstDiskHolds) {
