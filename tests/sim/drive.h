@@ -1,10 +1,12 @@
-// One domain's drive in a simulated host, and the NVMe tier over it. The medium outlives daemons;
-// disk and tier are one daemon's.
+// One domain's drive in a simulated host, and the NVMe tier over it. The medium outlives daemons,
+// and so does what state_dir has of the domain; disk and tier are one daemon's.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -53,6 +55,14 @@ class Drive {
     tier_->restore().Finish();
     return "";
   }
+  // Something of the domain is being erased. What lies in slab files that the start left alone is
+  // not reached, though a block may lie there too: the place that it was moved from. So they are
+  // remembered, as by MissedErasures (docs/DISK_FORMAT.md, Files).
+  void NoteErasure() {
+    for (const std::string& file : tier_->restore().left_files()) {
+      missed_slabs_.insert(file.substr(file.rfind('/') + 1));
+    }
+  }
   // The daemon ends here; its memory may go after this.
   void End(Ending ending) {
     if (ending == Ending::kKill) {
@@ -72,6 +82,7 @@ class Drive {
     for (size_t fault = 0; fault < kDiskFaultCount; ++fault) {
       disk_->SetRate(static_cast<DiskFault>(fault), options_.fault_rates_ppm[fault]);
     }
+    RemoveOutdated();
     if (options_.is_encrypted) {
       cipher_ = std::make_unique<CipherDisk>(*disk_, CipherDisk::Options{});
     }
@@ -80,6 +91,7 @@ class Drive {
         .domain_name = "domain" + std::to_string(options_.domain_index),
         .secret = options_.secret,
         .disks = {cipher_ ? static_cast<Disk*>(cipher_.get()) : disk_.get()},
+        .outdated_files = Outdated(),
         .shares = &shares,
         .slab_bytes = kSlabBytes,
         .encryption = options_.is_encrypted ? keys_.encryption() : PayloadEncryption{},
@@ -94,10 +106,36 @@ class Drive {
   }
 
  private:
+  // As a start does, before the tier looks: slab files that missed an erasure go once they can be
+  // read, or hold nothing.
+  void RemoveOutdated() {
+    std::erase_if(missed_slabs_, [this](const std::string& name) {
+      if (!medium_.Has(name)) return true;
+      if (!CanBeRead(name)) return false;
+      medium_.Remove(name);
+      return true;
+    });
+  }
+  std::set<std::string> Outdated() const {
+    std::set<std::string> files;
+    for (const std::string& name : missed_slabs_) files.insert(disk_->directory() + "/" + name);
+    return files;
+  }
+  bool CanBeRead(const std::string& name) {
+    DiskFile file = kDiskFileNone;
+    uint64_t length_bytes = 0;
+    std::vector<std::byte> sector(kSlabSectorBytes);
+    return disk_->OpenNow(name, &file, &length_bytes).ok() &&
+           disk_->ReadNow(file, 0, sector).ok() &&
+           (DecodeSuperblock(sector, options_.secret).ok() ||
+            std::ranges::all_of(sector, [](std::byte b) { return b == std::byte{0}; }));
+  }
+
   const Options options_;
   std::mt19937_64 random_;
   SimMedium medium_;
-  SimGroupKeys keys_;  // outlive daemons, as their files do
+  SimGroupKeys keys_;                   // outlive daemons, as their files do
+  std::set<std::string> missed_slabs_;  // files that missed an erasure; outlive daemons
   std::unique_ptr<SimDisk> disk_;
   std::unique_ptr<CipherDisk> cipher_;
   std::unique_ptr<NvmeTier> tier_;

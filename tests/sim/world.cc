@@ -222,6 +222,7 @@ StoreOptions World::MakeStoreOptions() {
   store.read_ahead_blocks = static_cast<uint32_t>(tuned_.read_ahead);
   store.part_read_bytes_min = swarm.value(Kind::kPartReadBytes);
   if (has_successors()) store.group_files = &kept_groups_;
+  if (has_drives()) store.absent_places = &missed_by_drives_;
   for (uint32_t d = 0; d < domains_.size(); ++d) store.domains.push_back(MakeDomainOptions(d));
   return store;
 }

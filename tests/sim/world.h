@@ -160,6 +160,14 @@ class World final : public SimHost, public Transport {
     State StateOf(uint32_t domain_index, const GroupId& id) const override;
     std::map<std::pair<uint32_t, std::string>, SpaceGroupSpec> kept;
   };
+  // What is erased while a slab file cannot be read has to be remembered over daemons. Written at
+  // once.
+  struct MissedByDrives final : AbsentPlaces {
+    explicit MissedByDrives(World* the_world) : world(the_world) {}
+    void NoteErasure(uint32_t domain_index) override;
+    bool HasNoted(uint32_t /*domain_index*/) const override { return true; }
+    World* const world;
+  };
 
   // Transport
   uint64_t Send(SessionId session, std::span<const std::byte> bytes, Attach attach) override;
@@ -313,6 +321,7 @@ class World final : public SimHost, public Transport {
   SharedServer server_;
   std::map<std::pair<uint32_t, CommitId>, uint64_t> forgotten_us_;  // by domain, since when
   KeptGroups kept_groups_;
+  MissedByDrives missed_by_drives_{this};
   Survival survival_;
   struct Answer {
     SessionId session = 0;

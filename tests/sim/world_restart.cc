@@ -120,6 +120,10 @@ GroupFiles::State World::KeptGroups::StateOf(uint32_t domain_index, const GroupI
   return is_kept ? State::kKept : State::kFailed;
 }
 
+void World::MissedByDrives::NoteErasure(uint32_t domain_index) {
+  world->domains_[domain_index].drive->NoteErasure();
+}
+
 void World::OpenOperators() {
   for (Domain& domain : domains_) {
     const auto d = static_cast<uint32_t>(&domain - domains_.data());
