@@ -565,8 +565,9 @@ void World::LetEverybodyGo() {
 void World::CheckRest() {
   if (has_drives()) {
     CheckShares();
-    const bool is_above = above_bytes_max_ > 0 || beyond_bytes_max_ > 0;
-    if (is_above) Fail("the drives never come down to what they may hold" + DescribeShares());
+    if (!AreDrivesDown()) {
+      Fail("the drives never come down to what they may hold" + DescribeShares());
+    }
   }
   for (const DomainStats& stats : store_->Stats()) {
     if (stats.lease_count != 0) Fail("a lease is left at rest in " + stats.name);

@@ -191,6 +191,7 @@ class World final : public SimHost, public Transport {
   }
   uint64_t AboveCapacity() const;
   uint64_t BeyondLimits() const;
+  bool AreDrivesDown() const;
   std::string DescribeShares() const;
   void CheckShares();
   void MakeDevice(uint32_t domain_index);
