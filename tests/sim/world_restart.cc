@@ -62,14 +62,14 @@ uint64_t World::BeyondLimits() const {
 // What the start left alone counts and cannot go: its domain's other slabs go for it, all of them
 // if need be (docs/OPERATIONS.md, a smaller tier).
 bool World::AreDrivesDown() const {
-  bool is_any_left = false;
+  uint64_t left_bytes_total = 0;
   for (uint32_t d = 0; d < domains_.size(); ++d) {
     const ShareStats share = shares_->stats(d, clock_.NowUs());
     const uint64_t left_bytes = domains_[d].drive->tier().stats().left_alone_bytes;
     if (share.held_bytes > share.max_bytes && share.held_bytes != left_bytes) return false;
-    is_any_left |= left_bytes > 0;
+    left_bytes_total += left_bytes;
   }
-  return AboveCapacity() == 0 || is_any_left;
+  return AboveCapacity() <= left_bytes_total;
 }
 
 std::string World::DescribeShares() const {
