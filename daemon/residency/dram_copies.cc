@@ -92,6 +92,7 @@ void DramCopies::EndFill(BlockId id, bool is_good) {
   // What came from other hosts is from now on a block like any other.
   if (part.fill_source == FillSource::kShared) part.fill_source = FillSource::kWriter;
   if (b.phase == BlockPhase::kErased) return;  // its slots go with its last holder
+  part.steps_in = 0;  // who waits for these bytes once more waits for all of them
   if (is_good) {
     part.dram.state = CopyState::kReady;
     part.is_verified = true;
@@ -102,7 +103,6 @@ void DramCopies::EndFill(BlockId id, bool is_good) {
     return;
   }
   TERRACE_CHECK(!b.is_part_told || d_.index.pin_count(id) == 0, "nobody reads what goes");
-  part.steps_in = 0;
   // Whoever held it was promised the slot, never its bytes; it has left their leases now.
   observers_.waiting->OnBlockLost(id, StatusCode::kNotFound);
   Release(id);

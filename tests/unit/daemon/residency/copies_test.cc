@@ -53,6 +53,7 @@ TEST(DramCopies, APromotionThatIsGoodIsVerifiedAndReadyForAll) {
   EXPECT_THAT(w.Told(), ElementsAre("steps 1", "ready 1"));
   EXPECT_TRUE(w.block(id).is_verified);
   EXPECT_EQ(w.d().readiness[id], kReadyForAll);
+  EXPECT_EQ(w.block(id).steps_in, 0u) << "who waits for it again is told of no part before";
   w.r().dram.Doubt(id);
   EXPECT_NE(w.d().readiness[id], kReadyForAll);
 }

@@ -312,5 +312,53 @@ TEST_F(StoreDeviceAndDrive, WhatARankReadsOutlivesItsSchedulersDeadline) {
   EXPECT_TRUE(w->store->leases().Renew(a, got.reply.token).ok());
 }
 
+// What was promoted part by part, and is in doubt since an executor saw other bytes.
+class StoreDeviceByParts : public StoreDevice {
+ protected:
+  StoreDeviceByParts() : StoreDevice({.lower_tier_count = 1, .part_read_bytes_min = 64 * kKiB}) {
+    group = w->OpenGroup(a, TestGroup("parts", {TestSpace(0, 0, 4)}));
+  }
+  AcquireResult ReadByParts(SessionId session) {
+    return w->Acquire(session, group, World::Keys(1, 1), protocol::kAcquireByParts);
+  }
+  // Its bytes in DRAM are wrong if `is_wrong`, or the executor says so only. Checks wait.
+  void PromoteAndDoubt(bool is_wrong) {
+    ASSERT_EQ(w->Put(a, group, World::Keys(1, 1)), 1u);
+    w->Advance(100'000);
+    Flood();
+    w->Advance(100'000);
+    ASSERT_EQ(TierMask(1), kNvme);
+    const AcquireResult promoted = ReadByParts(b);
+    w->Advance(100'000);
+    ASSERT_EQ(TierMask(1), kDram | kNvme);
+    EXPECT_EQ(w->Release(b, promoted.reply.token), StatusCode::kOk);
+    ReadAndRelease(a, 1);
+    ReadAndRelease(a, 1);
+    const auto order = TakeOrder();
+    if (is_wrong) w->Address(a, order.order.arena)[9] ^= std::byte{1};
+    Copy(order);
+    if (!is_wrong) DeviceBytes(order.order.device)[9] ^= std::byte{1};
+    w->holds_checksums = true;
+    w->listener.completions.clear();
+    EXPECT_EQ(Answer(order), StatusCode::kOk);
+  }
+
+  SessionId b = w->Open(0, 2);
+};
+
+TEST_F(StoreDeviceByParts, NoPartOfWhatIsInDoubtIsTold) {
+  PromoteAndDoubt(/*is_wrong=*/true);
+  const AcquireResult got = ReadByParts(b);
+  ASSERT_EQ(got.reply.block_count, 1u);
+  ASSERT_EQ(got.spans[0].state, SpanState::kComing);
+  w->Run();
+  EXPECT_TRUE(w->listener.completions.empty()) << "nobody has compared these bytes";
+  w->holds_checksums = false;
+  w->Run();
+  ASSERT_EQ(w->listener.completions.size(), 1u);
+  EXPECT_EQ(w->listener.completions[0].status, StatusCode::kNotFound);
+  EXPECT_EQ(w->Release(b, got.reply.token), StatusCode::kOk);
+}
+
 }  // namespace
 }  // namespace terrace
