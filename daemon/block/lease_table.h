@@ -81,6 +81,7 @@ struct Lease {
   uint32_t revoked_behind_count = 0;  // and of those left behind
   uint32_t charged_count = 0;         // entries ever, counted against owner and domain
   bool is_unnoted = false;            // DeferredHits: it ends when what it hit has been noted
+  bool is_told_again = false;         // one joiner has had several answers about it
   uint64_t created_us = 0;
   BlockKey tip;  // the last block: why its request ended says something about it
 
@@ -165,6 +166,8 @@ class LeaseTable {
 
   // REQUIRES: not a joiner yet.
   void Join(LeaseId id, SessionIndex session);
+  // A joiner of before is told of it once more.
+  void TellAgain(LeaseId id) { leases_[id].is_told_again = true; }
   // REQUIRES: a joiner.
   void RemoveJoiner(LeaseId id, SessionIndex session);
 

@@ -557,8 +557,10 @@ void Waiters::Cut(PendingId id, uint32_t from_index, StatusCode why) {
 void Waiters::LetGoFrom(LeaseId id, uint32_t from_index) {
   CutTail tail = d_.leases.Cut(id, from_index);
   if (tail.entries.empty()) return;
-  // What one joiner has waited for in vain, another may have been told of: it stays until the end.
-  if (d_.leases.at(id).joiners.size() > 1) {
+  // What one has waited for in vain, another joiner may have been told of, or the same one by
+  // another answer: it stays until the end.
+  const Lease& lease = d_.leases.at(id);
+  if (lease.joiners.size() > 1 || lease.is_told_again) {
     for (LeaseEntry& entry : tail.entries) entry.flags |= kEntryByParts;
   }
   d_.seams.work += 1 + tail.entries.size() / kEntriesPerWork;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "device_fixture.h"
+#include "terrace/protocol_join.h"
 
 namespace terrace {
 namespace {
@@ -357,6 +358,36 @@ TEST_F(StoreDeviceByParts, NoPartOfWhatIsInDoubtIsTold) {
   w->Run();
   ASSERT_EQ(w->listener.completions.size(), 1u);
   EXPECT_EQ(w->listener.completions[0].status, StatusCode::kNotFound);
+  EXPECT_EQ(w->Release(b, got.reply.token), StatusCode::kOk);
+}
+
+// A session that asks again about its lease waits for what it was told of before.
+TEST_F(StoreDeviceByParts, ASecondWaitInVainTakesNothingFromTheFirst) {
+  PromoteAndDoubt(/*is_wrong=*/false);
+  w->holds_checksums = false;
+  w->Run();
+  const AcquireResult got = w->Acquire(b, group, World::Keys(1, 1));
+  ASSERT_EQ(got.spans.at(0).state, SpanState::kReady);
+  ReadAndRelease(a, 1);
+  const auto order = TakeOrder();
+  Copy(order);
+  DeviceBytes(order.order.device)[9] ^= std::byte{1};
+  w->holds_checksums = true;
+  EXPECT_EQ(Answer(order), StatusCode::kOk);
+  JoinResult again;
+  const protocol::JoinRequest page{.token = got.reply.token,
+                                   .member_mask = ~uint64_t{0},
+                                   .group_handle = group,
+                                   .flags = protocol::kJoinPaged};
+  ASSERT_TRUE(
+      w->Join({.session = b, .request_id = 901, .request = page, .first_block = 1}, &again).ok());
+  ASSERT_EQ(again.read.spans.at(0).state, SpanState::kComing);
+  EXPECT_TRUE(w->store->leases().Cancel(b, 901).ok());
+  w->holds_checksums = false;
+  w->Run();
+  for (uint64_t chain = 100; chain < 140; ++chain) w->Put(a, group, World::Keys(1, chain));
+  w->Advance(100'000);
+  EXPECT_TRUE(w->Holds(b, group, World::Keys(1, 1)[0], 0, got.slots[0])) << "b still reads it";
   EXPECT_EQ(w->Release(b, got.reply.token), StatusCode::kOk);
 }
 
