@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <iterator>
 
 #include "daemon/session/hint_table.h"
 #include "sim/router.h"
@@ -27,7 +28,7 @@ std::span<std::byte> SimProcess::PartMemory(uint32_t group_number, uint32_t memb
 }
 
 uint64_t SimProcess::Send(FrameWriter& frame, uint64_t request_id, Pending pending) {
-  pending.asked_us = options_.host->now_us();
+  if (!pending.is_join) pending.asked_us = options_.host->now_us();
   pending_[request_id] = std::move(pending);
   options_.host->SendToDaemon(options_.number, frame.Take());
   return request_id;
@@ -107,11 +108,14 @@ void SimProcess::SendReserve() {
 void SimProcess::SendJoin() {
   auto& board = options_.host->token_board();
   if (board.empty()) return;
-  const SimHost::Token& told = board[Pick(board.size())];
+  // Mostly of a lease that may still be there.
+  const size_t recent_count = Chance(80) ? std::min<size_t>(board.size(), 8) : board.size();
+  const SimHost::Token& told = board[board.size() - 1 - Pick(recent_count)];
   protocol::JoinRequest join;
   join.token = told.token;
   join.group_handle = group_handles_[told.group_number];
   if (is_attached_ && Chance(50)) join.flags = protocol::kAcquireDevice;
+  if (!told.is_write && Happens(Kind::kByParts, 500'000)) join.flags |= protocol::kAcquireByParts;
   const uint64_t request_id = next_request_id_++;
   FrameWriter frame(Verb::kJoin, request_id);
   frame.Put(join);
@@ -119,9 +123,13 @@ void SimProcess::SendJoin() {
        {.verb = told.is_write ? Verb::kReserve : Verb::kAcquire,
         .group_number = told.group_number,
         .member_mask = SelfMask(told.group_number),
+        .keys = told.keys,
         .token = told.token,
         .is_foreign = told.domain_index != options_.domain_index,
-        .wants_device = join.flags != 0});
+        .is_join = true,
+        .is_by_parts = (join.flags & protocol::kAcquireByParts) != 0,
+        .asked_us = told.asked_us,
+        .wants_device = (join.flags & protocol::kAcquireDevice) != 0});
 }
 
 // Fills one part that is not committed yet. A stray write happens without looking at the inbox: the
@@ -364,7 +372,12 @@ void SimProcess::SendSmall(Kind verb) {
       if (pending_.empty()) return;
       const uint64_t request_id = next_request_id_++;
       FrameWriter frame(Verb::kCancel, request_id);
-      frame.Put(protocol::CancelRequest{.request_id = pending_.begin()->first});
+      uint64_t cancelled = pending_.begin()->first;
+      const size_t recent_count = std::min<size_t>(lease_of_request_.size(), 4);
+      if (recent_count > 0 && Chance(80)) {  // it was answered, and may still wait
+        cancelled = std::prev(lease_of_request_.end(), 1 + Pick(recent_count))->first;
+      }
+      frame.Put(protocol::CancelRequest{.request_id = cancelled});
       Send(frame, request_id, {.verb = Verb::kCancel});
       return;
     }
@@ -498,8 +511,6 @@ void SimProcess::HandleReply(const protocol::FrameHeader& header,
 void SimProcess::HandleAcquired(const Pending& pending, uint64_t request_id, BodyReader& body) {
   const auto reply = body.Get<protocol::AcquireReply>();
   if (reply.token.is_zero()) return;
-  // A joiner cannot know the keys: it reads nothing, but holds the pin.
-  const bool is_join = pending.keys.empty();
   ReadLease lease{.token = reply.token,
                   .group_number = pending.group_number,
                   .member_mask = reply.member_mask,
@@ -507,9 +518,9 @@ void SimProcess::HandleAcquired(const Pending& pending, uint64_t request_id, Bod
                   .asked_us = pending.asked_us};
   const auto spans = body.GetAll<protocol::BlockSpan>(reply.span_count);
   lease.slots = body.GetAll<SlotAddress>(reply.slot_count);
-  if (!body.ok() || (!is_join && lease.slots.size() !=
-                                     size_t{reply.block_count} *
-                                         static_cast<size_t>(std::popcount(reply.member_mask)))) {
+  if (!body.ok() ||
+      lease.slots.size() !=
+          size_t{reply.block_count} * static_cast<size_t>(std::popcount(reply.member_mask))) {
     return options_.host->Fail("an Acquire reply whose counts do not fit its body");
   }
   for (const SlotAddress& slot : lease.slots) {
@@ -517,7 +528,7 @@ void SimProcess::HandleAcquired(const Pending& pending, uint64_t request_id, Bod
     if (is_there && !pending.wants_device) options_.host->Fail("an unasked slot on the device");
     if (is_there) options_.host->oracle().SlotOnDevice();
   }
-  lease.is_ready.resize(is_join ? 0 : reply.block_count);
+  lease.is_ready.resize(reply.block_count);
   lease.is_lost.resize(lease.is_ready.size());
   lease.is_followed.resize(lease.is_ready.size());
   for (const protocol::BlockSpan& span : spans) {
@@ -531,9 +542,10 @@ void SimProcess::HandleAcquired(const Pending& pending, uint64_t request_id, Bod
   for (uint32_t b = 0; b < lease.is_ready.size() && pending.is_by_parts; ++b) {
     if (lease.is_ready[b]) AllPartsReady(lease, b);
   }
-  if (!is_join) {
-    options_.host->token_board().push_back(
-        {reply.token, options_.domain_index, pending.group_number, false});
+  if (!pending.is_join) {
+    options_.host->token_board().push_back({reply.token, options_.domain_index,
+                                            pending.group_number, false, pending.keys,
+                                            pending.asked_us});
   }
   lease_of_request_[request_id] = reply.token;
   JudgeRead(lease);
@@ -593,13 +605,11 @@ void SimProcess::HandleCompletion(uint64_t request_id, const protocol::ReplyPref
   const auto token = lease_of_request_.find(request_id);
   if (token == lease_of_request_.end()) return;  // a Prefetch, or released already
   for (ReadLease& lease : reads_) {
-    if (lease.token != token->second || lease.keys.empty()) continue;
-    const uint32_t end = prefix.status == 0 ? completion.first_block + completion.block_count
-                                            : static_cast<uint32_t>(lease.is_ready.size());
+    if (lease.token != token->second) continue;
+    if (prefix.status != 0) BlocksLost(lease, completion.first_block);
+    const uint32_t end = prefix.status == 0 ? completion.first_block + completion.block_count : 0;
     for (uint32_t b = completion.first_block; b < end && b < lease.is_ready.size(); ++b) {
-      if (prefix.status != 0) {
-        lease.is_lost[b] = true;
-      } else if (completion.part_count == 0) {
+      if (completion.part_count == 0) {
         lease.is_ready[b] = true;
       } else {
         if (completion.flags & protocol::kCompletionAbsent) {
@@ -613,6 +623,13 @@ void SimProcess::HandleCompletion(uint64_t request_id, const protocol::ReplyPref
     }
     JudgeRead(lease);
   }
+}
+
+// What is readable by then stays so, whatever another joiner waited for in vain.
+void SimProcess::BlocksLost(ReadLease& lease, uint32_t first_block) {
+  uint32_t b = 0;
+  while (b < lease.is_ready.size() && lease.is_ready[b] && !lease.is_lost[b]) ++b;
+  for (b = std::max(b, first_block); b < lease.is_ready.size(); ++b) lease.is_lost[b] = true;
 }
 
 // Of a block that was Ready when it was asked for by parts: it stays so, whatever leaves the lease.

@@ -32,12 +32,14 @@ class SimHost {
   virtual Oracle& oracle() = 0;
   virtual Random& random() = 0;  // of what processes choose in this step
   virtual Dice& dice() = 0;
-  // Lease tokens that processes tell each other, of every domain.
+  // Lease tokens that processes tell each other, of every domain; of a read lease what it is of.
   struct Token {
     LeaseToken token;
     uint32_t domain_index = 0;
     uint32_t group_number = 0;
     bool is_write = false;
+    std::vector<BlockKey> keys;
+    uint64_t asked_us = 0;
   };
   virtual std::vector<Token>& token_board() = 0;
   // What the ranks of one engine tell each other about a write lease: its keys, and who writes
@@ -134,6 +136,7 @@ class SimProcess {
     LeaseToken token;
     std::vector<bool> must_fail;  // Commit: entries that lied about their generation
     bool is_foreign = false;      // Join by another domain's token
+    bool is_join = false;
     bool is_by_parts = false;
     uint64_t asked_us = 0;
     std::set<CommitId> known;   // Reset: when it was asked for
@@ -194,6 +197,7 @@ class SimProcess {
   void HandleCommitted(const Pending& pending, BodyReader& body);
   void AllPartsReady(ReadLease& lease, uint32_t block);
   void PartsTold(ReadLease& lease, uint32_t block, const protocol::Completion& completion);
+  void BlocksLost(ReadLease& lease, uint32_t first_block);
   void HandleCompletion(uint64_t request_id, const protocol::ReplyPrefix& prefix, BodyReader& body);
   void HandleRevoked(const LeaseToken& token);
 
