@@ -129,7 +129,8 @@ void Reader::OnAnswer(const Message& message) {
     to_.requests.Fail(*request);
   } else {
     if (claim == RequestTable::Claim::kAbandoned && Answers::GivesLease(verb)) {
-      answers_.GiveBack(message);
+      // Who gave up a later page of a Join has let go of all of it: Leases::GiveUpJoin.
+      if (request->asked.first_block == 0) answers_.GiveBack(message);
     } else if (const char* wrong = answers_.Take(message, *request)) {
       BreakOnAnswer(message, wrong);  // first: who is woken next may ask why
     }

@@ -56,6 +56,7 @@ struct LastEntries {
 // Entries that left the end of a lease's prefix together, not yet let go or left behind.
 struct CutTail {
   uint32_t lease = 0;
+  bool stays = false;  // all of it is left behind
   std::vector<LeaseEntry> entries;
 
   // Costs 1 an entry. REQUIRES: there are entries, *budget > 0.

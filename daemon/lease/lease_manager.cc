@@ -286,6 +286,11 @@ bool LeaseManager::StepTail(CutTail* tail, uint32_t* budget) {
     if (entry.block == kBlockNone) continue;
     if (entry.flags & kEntryByParts) {
       d_.leases.LeaveBehind(tail->lease, entry);
+    } else if (tail->stays) {
+      const uint8_t flags = entry.flags | kEntryByParts;
+      for (uint32_t i = path.block_count; i-- > 0;) {
+        d_.leases.LeaveBehind(tail->lease, {.block = path.first + i, .flags = flags});
+      }
     } else if (entry.flags == 0) {
       residency_.holds.LetGoPath(path);
     } else {

@@ -560,9 +560,7 @@ void Waiters::LetGoFrom(LeaseId id, uint32_t from_index) {
   // What one has waited for in vain, another joiner may have been told of, or the same one by
   // another answer: it stays until the end.
   const Lease& lease = d_.leases.at(id);
-  if (lease.joiners.size() > 1 || lease.is_told_again) {
-    for (LeaseEntry& entry : tail.entries) entry.flags |= kEntryByParts;
-  }
+  tail.stays = lease.joiners.size() > 1 || lease.is_told_again;
   d_.seams.work += 1 + tail.entries.size() / kEntriesPerWork;
   d_.lease_backlog.Add(std::move(tail));
 }

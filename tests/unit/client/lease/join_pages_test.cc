@@ -196,6 +196,30 @@ TEST_F(JoinPages, OneThatFailsLeavesNothingBehind) {
   EXPECT_TRUE(client_->is_connected());
 }
 
+// It would let go of the lease that its caller has joined again.
+TEST_F(JoinPages, ALatePageEndsNoJoinThatCameAfter) {
+  PeerMessage late;
+  bool is_late = false;
+  uint32_t first_pages = 0;
+  AnswerJoins([&](ScriptedDaemon& daemon, const PeerMessage& message, uint32_t first_block) {
+    if (first_block == 0 && ++first_pages == 1) {
+      return daemon.Answer(message, StatusCode::kOk, ReadPage(0, 3, false));
+    }
+    if (!is_late) {
+      late = message;  // its caller gives up first
+      is_late = true;
+      return;
+    }
+    daemon.Answer(late, StatusCode::kOk, ReadPage(3, 5, true));
+    daemon.Answer(message, StatusCode::kOk, ReadPage(0, 5, true));
+  });
+  EXPECT_EQ(client_->JoinRead(group_, kToken, 0).code(), StatusCode::kBusy);
+  Result<ReadLease> lease = client_->JoinRead(group_, kToken, 0);
+  ASSERT_TRUE(lease.ok()) << client_->last_error();
+  (void)client_->Match(group_, TestKeys(1));  // all that was sent before has arrived
+  EXPECT_EQ(daemon_.Received(Verb::kRelease).size(), 1u) << "of the first Join alone";
+}
+
 // Each says that another follows, and brings nothing.
 TEST_F(JoinPages, ThatLeadNowhereEndTheConnection) {
   AnswerJoins([](ScriptedDaemon& daemon, const PeerMessage& message, uint32_t first_block) {
