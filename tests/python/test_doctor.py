@@ -68,6 +68,23 @@ def test_who_names_a_configuration_asks_the_daemon_it_is_for(directory):
     assert document["socket"] == running.socket
 
 
+def test_paths_that_begin_where_the_daemon_was_started_are_found(directory):
+    (directory / "t.toml").write_text(
+        '[daemon]\ndram_bytes = "64MiB"\nsegment_bytes = "2MiB"\n'
+        f'state_dir = "{directory}"\n[[domain]]\nname = "chat"\nsocket = "/unused"\n')
+    process = subprocess.Popen([os.environ["TERRACED"], "--config", "t.toml", "--socket", "t.sock"],
+                               cwd=directory, stderr=subprocess.DEVNULL)
+    running = types.SimpleNamespace(socket=str(directory / "t.sock"), process=process)
+    try:
+        connect(running).close()
+        status, rows, document = doctor("--socket", running.socket)
+    finally:
+        process.terminate()
+        process.wait()
+    assert (status, only(rows, "configuration")["level"]) == (0, "ok"), rows["configuration"]
+    assert document["config"] == str((directory / "t.toml").resolve())
+
+
 @pytest.mark.parametrize("name", ["state", "somebody's", 'a "state"', "back\\slash"])
 def test_state_is_where_the_daemon_that_answers_has_it(directory, monkeypatch, name):
     with monkeypatch.context() as of_the_unit:

@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -109,6 +110,12 @@ ConfigRead ReadDaemonsConfig(const std::string& path, const std::string& default
                              const HostCalls& calls) {
   int unused_error = 0;
   const auto file = calls.Stat(path, &unused_error);
+  if (!path.empty() && !path.starts_with('/')) {
+    return {.path = path,
+            .status = Status(StatusCode::kIo, "the configuration file cannot be read", EACCES),
+            .why = "terraced was started with --config " + path +
+                   ", and this user may not know in which directory"};
+  }
   if (path.starts_with("/dev/") || path.starts_with("/proc/") || (file && !S_ISREG(file->mode))) {
     return {.path = path, .was_read = true};
   }
@@ -136,18 +143,42 @@ ConfigState StateOf(const ConfigRead& refused) {
   return error == ENOENT && !refused.is_named ? ConfigState::kAbsent : ConfigState::kRefused;
 }
 
-// Where the daemon that answers keeps its state; empty: it does not say, or not to this user.
-std::string AskStateDir(const DaemonAddress& address, const Subject& subject) {
-  if (subject.own.uid != 0 && subject.own.uid != subject.daemon.uid) return "";
+// What the daemon that answers says of its state_dir; null: it does not say, or not to this user.
+nlohmann::json AskForStateDir(const DaemonAddress& address, const UserFacts& own,
+                              const UserFacts& daemon) {
+  if (own.uid != 0 && own.uid != daemon.uid) return nullptr;
   const auto link = AdminLink::Open(address);
-  if (link == nullptr) return "";
+  if (link == nullptr) return nullptr;
   std::string unused;
   const nlohmann::json told =
       AskConfig(*link, protocol::ConfigAction::kGet, "daemon.state_dir", &unused);
-  if (!told.is_object() || !told.contains("keys") || told["keys"].size() != 1) return "";
+  const bool has_one = told.is_object() && told.contains("keys") && told["keys"].size() == 1;
+  return has_one ? told : nlohmann::json();
+}
+
+// Where it keeps its state; empty: it does not say.
+std::string AskStateDir(const DaemonAddress& address, const Subject& subject) {
+  const nlohmann::json told = AskForStateDir(address, subject.own, subject.daemon);
+  if (told.is_null()) return "";
   // As TOML says it, in either kind of quotes.
   const std::string value = told["keys"][0].value("value", "");
   return value.size() > 2 ? value.substr(1, value.size() - 2) : "";
+}
+
+// Of paths on its command line that begin where it was started, which its process does not show:
+// the file it says itself, and its socket is the one that answers.
+void MakeAbsolute(const DaemonAddress& address, const Subject& subject, DaemonCommand* running) {
+  const auto is_relative = [](const std::string& path) {
+    return !path.empty() && !path.starts_with('/');
+  };
+  if (is_relative(running->socket_path)) {
+    running->socket_path = std::filesystem::absolute(subject.socket_path);
+  }
+  const auto user = UserOfProcess(subject.files, std::to_string(subject.pid.value_or(0)));
+  if (!is_relative(running->config_path) || !user) return;
+  const nlohmann::json told = AskForStateDir(address, subject.own, *user);
+  const std::string path = told.is_null() ? "" : told.value("file", "");
+  if (!path.empty()) running->config_path = path;
 }
 
 // Of the process that answers, else of the unit. A file of one's own is for a daemon of one's own.
@@ -249,6 +280,7 @@ Subject GatherSubject(const HostFiles& files, const HostCalls& calls, const Daem
     if (pid && name && name->starts_with("terraced")) {
       subject.pid = static_cast<uint32_t>(*pid);
       running = ParseDaemonCommand(files.Read("/proc/" + process + "/cmdline").value_or(""));
+      MakeAbsolute(asked, subject, &running);
     }
   }
   if (!config) config = ReadDaemonsConfig(running.config_path, units_path, calls);
