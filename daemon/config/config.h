@@ -37,6 +37,7 @@ enum class PlainBlocks : uint8_t { kGiveUp, kServe };
 
 inline constexpr uint32_t kDomainsMax = 64;
 inline constexpr uint32_t kAllowedIdsMax = 256;  // uids or gids of one domain
+inline constexpr size_t kDomainNameBytesMax = 63;
 inline constexpr uint32_t kNvmePathsMax = 16;
 inline constexpr uint32_t kRedisEndpointsMax = 64;
 inline constexpr uint64_t kHbmSlabsMax = protocol::kDeviceSlabsMax;  // of a domain

@@ -252,7 +252,8 @@ const ConfigKey<Metrics> kMetricsKeys[] = {
 };
 
 const ConfigKey<Domain> kDomainKeys[] = {
-    {"name", TextField<Domain>{&Domain::name, 63}, "unique; 1 to 63 of a-z, 0-9, - and _"},
+    {"name", TextField<Domain>{&Domain::name, kDomainNameBytesMax},
+     "unique; 1 to 63 of a-z, 0-9, - and _"},
     {"socket", TextField<Domain>{&Domain::socket_path, kSocketPathBytesMax},
      "absolute path of the listening socket"},
     {"socket_mode", ModeField<Domain>{&Domain::socket_mode}, "permissions of the socket, octal"},

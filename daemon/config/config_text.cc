@@ -215,23 +215,33 @@ Status Read(const Place& place, const ChoiceField<Section>& field, Section& sect
   return Status::Ok();
 }
 
+// A section as ConfigKeyNames has it, and as a refusal says it: a domain's with its own name.
+struct SectionName {
+  SectionName(const char* name) : kind(name), shown(name) {}
+  SectionName(const char* name, std::string own) : kind(name), shown(std::move(own)) {}
+  std::string kind, shown;
+};
+
 template <typename Section>
-Status ReadSection(const Source& source, const std::string& section_name, const toml::table& table,
+Status ReadSection(const Source& source, const SectionName& section_name, const toml::table& table,
                    std::span<const ConfigKey<Section>> keys, Section& section) {
+  const std::string kind = section_name.kind + ".";
+  const std::string shown = section_name.shown + ".";
   for (const auto& [name, node] : table) {
     const auto key = std::find_if(keys.begin(), keys.end(), [&name = name](const auto& candidate) {
       return candidate.name == name.str();
     });
-    const std::string full_name = section_name + "." + std::string(name.str());
+    const std::string key_name(name.str());
     if (key == keys.end()) {
-      const auto nearest = Nearest(full_name, ConfigKeyNames());
+      auto nearest = Nearest(kind + key_name, ConfigKeyNames());
+      if (nearest && nearest->starts_with(kind)) nearest = shown + nearest->substr(kind.size());
       return source.RefuseAt(
-          node, full_name.substr(0, 96) + " is no known key" +
+          node, shown + key_name.substr(0, 96) + " is no known key" +
                     (nearest ? "; the nearest is " + *nearest + ". Correct or remove it"
                              : ": `terraced --print-config` prints those "
                                "that there are"));
     }
-    const Place place{source, full_name, node};
+    const Place place{source, shown + key_name, node};
     TERRACE_RETURN_IF_ERROR(
         std::visit([&](const auto& field) { return Read(place, field, section); }, key->field));
   }
@@ -244,10 +254,14 @@ Status ReadDomains(const Source& source, const toml::node& node, DaemonConfig* c
     return source.RefuseAt(node, "domain is no list of tables: write [[domain]], once a domain");
   }
   for (const toml::node& element : *domains) {
+    const toml::table& table = *element.as_table();
+    const auto name = table["name"].value<std::string>().value_or("");
+    const bool is_named = !name.empty() && name.size() <= kDomainNameBytesMax;
     DomainConfig domain;
     domain.place = source.PlaceOf(element.source().begin.line);
     TERRACE_RETURN_IF_ERROR(
-        ReadSection(source, "domain", *element.as_table(), DomainKeys(), domain));
+        ReadSection(source, SectionName{"domain", is_named ? "domain." + name : "domain"}, table,
+                    DomainKeys(), domain));
     config->domains.push_back(std::move(domain));
   }
   return Status::Ok();
@@ -401,6 +415,10 @@ std::string FormatBytes(uint64_t value_bytes) {
     }
   }
   return std::to_string(value_bytes);
+}
+
+std::string NearestName(std::string_view name, const std::vector<std::string>& candidates) {
+  return candidates.empty() ? "" : Nearest(name, candidates).value_or("");
 }
 
 Status ParseConfig(std::string_view toml_text, const std::string& origin, DaemonConfig* config,

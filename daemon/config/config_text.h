@@ -47,6 +47,9 @@ std::map<std::string, uint32_t> ConfigLines(std::string_view toml_text);
 // is.
 std::vector<std::string> ConfigKeyNames();
 
+// What of these was most likely meant by `name`; empty: nothing is near enough.
+std::string NearestName(std::string_view name, const std::vector<std::string>& candidates);
+
 // "8GiB", "512 MiB", "4096": kInvalid for anything else. Binary units only (KiB, MiB, GiB, TiB).
 Result<uint64_t> ParseBytes(std::string_view text);
 // What to write where bytes are expected, for a person.

@@ -13,6 +13,7 @@
 #include <new>
 #include <string>
 #include <system_error>
+#include <vector>
 
 #include "daemon/config/config_resolve.h"
 #include "daemon/config/config_text.h"
@@ -153,6 +154,23 @@ int Keep(const std::string& socket_path) {
   return RunMemoryKeeper(socket_path, &why).ok() ? kExitOk : Refuse(why, kExitStart);
 }
 
+// An option that there is none of, if that is what is wrong, is named before what the library
+// makes of the words behind it.
+std::string WhatIsWrong(const CLI::App& app, const CLI::ParseError& error) {
+  for (const std::string& word : app.remaining()) {
+    if (word.size() < 2 || !word.starts_with('-')) continue;
+    const std::string name = word.substr(0, word.find('='));
+    std::vector<std::string> names;
+    for (const CLI::Option* option : app.get_options()) {
+      for (const std::string& known : option->get_lnames()) names.push_back("--" + known);
+    }
+    const std::string nearest = NearestName(name, names);
+    return "'" + name + "' is no option of terraced" +
+           (nearest.empty() ? "" : ": did you mean " + nearest + "?") + "; see terraced --help";
+  }
+  return std::string(error.what()) + "; see terraced --help";
+}
+
 int Main(int argc, char** argv) {
   CLI::App app("The Terrace KV cache daemon.", "terraced");
   CommandLine command;
@@ -179,7 +197,7 @@ int Main(int argc, char** argv) {
   } catch (const CLI::Success& request) {
     return app.exit(request);
   } catch (const CLI::ParseError& error) {
-    return Refuse(std::string(error.what()) + "; see terraced --help", kExitUsage);
+    return Refuse(WhatIsWrong(app, error), kExitUsage);
   }
   if (!command.allows_core_dumps) ForbidCoreDumps();
   ConfigSource& source = command.source;

@@ -396,7 +396,15 @@ TEST(DaemonStart, PrintedConfigurationPassesTheCheck) {
 
 TEST(DaemonStart, UnknownOptionsAreAUsageError) {
   DaemonProcess daemon;
-  EXPECT_THAT(Refusal(daemon, {"--dram-byte", "1GiB"}, 2), HasSubstr("--help"));
+  EXPECT_THAT(Refusal(daemon, {"--dram-byte", "1GiB"}, 2),
+              HasSubstr("'--dram-byte' is no option of terraced: did you mean --dram-bytes?; see "
+                        "terraced --help"));
+  EXPECT_THAT(Refusal(daemon, {"--confg=x"}, 2), HasSubstr("did you mean --config?"));
+  EXPECT_THAT(Refusal(daemon, {"--keeper", "--config", "x", "--sockt", "y"}, 2),
+              HasSubstr("did you mean --socket?"));
+  EXPECT_THAT(Refusal(daemon, {"--frobnicate"}, 2),
+              HasSubstr("'--frobnicate' is no option of terraced; see terraced --help"));
+  EXPECT_THAT(Refusal(daemon, {"word"}, 2), HasSubstr("not expected: word"));
   EXPECT_THAT(Refusal(daemon, {"--version"}, 0), HasSubstr("terraced 0."));
 }
 

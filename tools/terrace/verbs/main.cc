@@ -74,8 +74,6 @@ class CommandLine {
   ExitCode Run(int argc, char** argv) {
     try {
       app_.parse(argc, argv);
-    } catch (const CLI::ExtrasError& error) {
-      return ExplainWord(error);
     } catch (const CLI::ParseError& error) {
       return Say(error);
     }
@@ -111,6 +109,8 @@ class CommandLine {
       PrintText(answer.str());
       return kExitOk;
     }
+    // A word that nobody takes is told first: what was its value may be wrong as another argument.
+    if (ExplainWord()) return kExitUsage;
     const Named named = DeepestNamed();
     Fail(fmt::format("{}; `{} --help` says what it takes", WhatIsWrong(named, error), named.words));
     return kExitUsage;
@@ -130,7 +130,7 @@ class CommandLine {
   }
 
   // An option that the verb has not: mistyped, or one of the verb's that stands before it.
-  ExitCode ExplainOption(const Named& named, const std::string& word) {
+  static void ExplainOption(const Named& named, const std::string& word) {
     const std::string name = word.substr(0, word.find('='));
     std::vector<std::string> names;
     for (const DescribedArgument& argument : Arguments(named.app).Describe().arguments) {
@@ -145,28 +145,37 @@ class CommandLine {
         : nearest.empty() ? fmt::format("of `{}`", named.words)
                           : fmt::format("of `{}`: did you mean {}?", named.words, nearest),
         named.words));
-    return kExitUsage;
   }
 
-  // A word too many: an option that is none or, where a verb was expected, one that is none.
-  ExitCode ExplainWord(const CLI::ExtrasError& error) {
+  static void ExplainVerb(const Named& named, const std::string& word,
+                          const std::vector<std::string>& verbs) {
+    const std::string nearest = NearestWord(word, verbs);
+    const std::string meant =
+        nearest.empty() ? "" : fmt::format(": did you mean `{} {}`?", named.words, nearest);
+    Fail(fmt::format("'{}' is no verb of `{}`{}; `{} --help` lists all", word, named.words, meant,
+                     named.words));
+  }
+
+  // A word too many: an option that is none or, where a verb was expected, one that is none, which
+  // the options behind it would be of. False: there is no such word.
+  bool ExplainWord() {
     const Named named = DeepestNamed();
-    const auto& [at, family] = named;
     const std::vector<std::string> words = app_.remaining(true);
-    const auto option = std::ranges::find_if(
-        words, [](const std::string& word) { return word.size() > 1 && word.starts_with('-'); });
-    if (option != words.end()) return ExplainOption(named, *option);
+    if (words.empty()) return false;
+    const auto is_option = [](const std::string& word) {
+      return word.size() > 1 && word.starts_with('-');
+    };
     std::vector<std::string> verbs;
-    for (const CLI::App* verb : at->get_subcommands([](const CLI::App*) { return true; })) {
+    for (const CLI::App* verb : named.app->get_subcommands([](const CLI::App*) { return true; })) {
       verbs.push_back(verb->get_name());
     }
-    if (verbs.empty()) return Say(error);
-    const std::string& word = words.front();
-    const std::string nearest = NearestWord(word, verbs);
-    Fail(fmt::format("'{}' is no verb of `{}`{}; `{} --help` lists all", word, family,
-                     nearest.empty() ? "" : fmt::format(": did you mean `{} {}`?", family, nearest),
-                     family));
-    return kExitUsage;
+    if (!verbs.empty() && !is_option(words.front())) {
+      ExplainVerb(named, words.front(), verbs);
+      return true;
+    }
+    const auto option = std::ranges::find_if(words, is_option);
+    if (option != words.end()) ExplainOption(named, *option);
+    return option != words.end();
   }
 
   void Add(Arguments& parent, std::unique_ptr<Verb> verb) {

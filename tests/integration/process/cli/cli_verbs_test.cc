@@ -273,6 +273,11 @@ TEST_F(CliVerbsTest, AMistypedVerbIsAnsweredWithTheNearest) {
   EXPECT_THAT(Terrace({"domain", "nwe", "x"}).err, HasSubstr("did you mean `terrace domain new`?"));
   EXPECT_THAT(Terrace({"frobnicate"}).err,
               AllOf(HasSubstr("'frobnicate' is no verb"), Not(HasSubstr("did you mean"))));
+  EXPECT_EQ(Terrace({"statsu", "--socket", "X"}).err,
+            "terrace: 'statsu' is no verb of `terrace`: did you mean `terrace status`?; "
+            "`terrace --help` lists all\n");
+  EXPECT_THAT(Terrace({"config", "gte", "--socket", "X"}).err,
+              AllOf(HasSubstr("'gte' is no verb"), HasSubstr("`terrace config get`?")));
 }
 
 TEST_F(CliVerbsTest, AMistypedOptionIsAnsweredWithTheNearestAndNotWithItsValue) {
@@ -288,6 +293,10 @@ TEST_F(CliVerbsTest, AMistypedOptionIsAnsweredWithTheNearestAndNotWithItsValue) 
   EXPECT_EQ(said({"status", "--sokcet=/x"}), meant);
   EXPECT_EQ(said({"--sokcet", "/x", "status"}), meant);
   EXPECT_THAT(said({"domain", "new", "--jsn", "s"}), HasSubstr("did you mean --json?"));
+  EXPECT_THAT(said({"evict", "--sockt", "X", "--all"}),
+              AllOf(HasSubstr("'--sockt' is no option of `terrace evict`"),
+                    HasSubstr("did you mean --socket?"), Not(HasSubstr("excludes"))));
+  EXPECT_THAT(said({"pin", "--jsn"}), HasSubstr("did you mean --json?"));
   EXPECT_EQ(
       said({"ls", "--frobnicate"}),
       "terrace: '--frobnicate' is no option of `terrace ls`; `terrace ls --help` lists all\n");

@@ -71,6 +71,12 @@ TEST(ConfigText, UnknownKeyIsRefusedWithTheNearestKnownOne) {
               AllOf(StartsWith("test.toml:3:"), HasSubstr("daemon.dram_byte is no known key"),
                     HasSubstr("nearest is daemon.dram_bytes")));
   EXPECT_THAT(Refusal("[[domain]]\nsecret = \"x\"\n"), HasSubstr("nearest is domain.secret_file"));
+  EXPECT_THAT(Refusal("[[domain]]\nname = \"chat\"\nborow_priority = 1\n"),
+              AllOf(HasSubstr("domain.chat.borow_priority is no known key"),
+                    HasSubstr("nearest is domain.chat.borrow_priority")));
+  EXPECT_THAT(Refusal("[[domain]]\nborrow_priority = 101\nname = \"chat\"\n"),
+              HasSubstr("domain.chat.borrow_priority is 101; write"));
+  EXPECT_THAT(Refusal("[[domain]]\nname = 7\n"), HasSubstr("domain.name is 7; write"));
   EXPECT_THAT(Refusal("[demon]\n"), HasSubstr("'demon' is no known section"));
   EXPECT_THAT(Refusal("[domain]\nname = \"a\"\n"), HasSubstr("[[domain]]"));
 }
@@ -420,8 +426,9 @@ TEST(ConfigRedis, SharesArePartsOfWhatThisHostGives) {
                            "[[domain]]\nname = \"y\"\nsocket = \"/y\"\n" +
                            "redis_guaranteed_bytes = \"5GiB\"\n"),
               AllOf(HasSubstr("sum to 11GiB"), HasSubstr("redis.capacity_bytes of 10GiB")));
-  EXPECT_THAT(Unresolvable(x + "redis_guaranteed_bytes = \"1GiB\"\n"),
-              HasSubstr("means nothing without redis.capacity_bytes"));
+  EXPECT_THAT(
+      Unresolvable("[redis]\nendpoints = [\"h:1\"]\n" + x + "redis_guaranteed_bytes = \"1GiB\"\n"),
+      HasSubstr("means nothing without redis.capacity_bytes"));
 }
 
 TEST(ConfigNvme, WhatCannotBeIsRefused) {
