@@ -124,6 +124,25 @@ Status CheckMemory(const DaemonConfig& config, std::string* why) {
   return Status::Ok();
 }
 
+// Keys of a domain that say what it has of a tier, where that tier is not configured: they were
+// meant to do something. `needs` is the key that would make the tier.
+struct IdleKey {
+  const char* name;
+  uint64_t value_bytes;
+};
+
+Status RefuseIdle(const DomainConfig& domain, std::initializer_list<IdleKey> keys, const char* tier,
+                  const char* needs, std::string* why) {
+  for (const IdleKey& key : keys) {
+    if (key.value_bytes == 0) continue;
+    return Refuse(why, domain.place + "domain " + domain.name + ": " + key.name + " is " +
+                           FormatBytes(key.value_bytes) + ", and there is no " + tier +
+                           " tier, of which it would be a part: set " + needs + ", or remove " +
+                           key.name);
+  }
+  return Status::Ok();
+}
+
 // What a domain is guaranteed of a tier and its limit there, by the keys that say so.
 struct NamedShare {
   const DomainConfig& domain;
@@ -224,6 +243,12 @@ Status ResolveNvme(DaemonConfig* config, std::string* why) {
   const std::string slab = "nvme.slab_bytes is " + FormatBytes(nvme.slab_bytes);
   if (nvme.slab_bytes % kMiB != 0) return Refuse(why, slab + "; it must be a multiple of 1 MiB");
   if (!nvme.is_on()) {
+    for (const DomainConfig& domain : config->domains) {
+      TERRACE_RETURN_IF_ERROR(RefuseIdle(domain,
+                                         {{"nvme_guaranteed_bytes", domain.nvme_guaranteed_bytes},
+                                          {"nvme_max_bytes", domain.nvme_max_bytes}},
+                                         "NVMe", "nvme.paths and nvme.capacity_bytes", why));
+    }
     if (nvme.capacity_bytes == 0) return Status::Ok();
     return Refuse(why, "nvme.capacity_bytes is " + FormatBytes(nvme.capacity_bytes) +
                            " and nvme.paths names no directory: name one, or remove the section");
@@ -377,6 +402,16 @@ Status ResolveRedisShares(DaemonConfig* config, std::string* why) {
   const RedisConfig& redis = config->redis;
   uint64_t guaranteed_bytes = 0;
   for (DomainConfig& domain : config->domains) {
+    if (!redis.is_on()) {
+      // No limit at all is what a limit of 1024TiB says.
+      const bool has_limit = domain.redis_max_bytes < kRedisBytesMax;
+      TERRACE_RETURN_IF_ERROR(
+          RefuseIdle(domain,
+                     {{"redis_guaranteed_bytes", domain.redis_guaranteed_bytes},
+                      {"redis_max_bytes", has_limit ? domain.redis_max_bytes : 0}},
+                     "Redis", "redis.endpoints", why));
+      continue;
+    }
     if (domain.redis_guaranteed_bytes > 0 && redis.capacity_bytes == kRedisBytesMax) {
       return Refuse(why, domain.place + "domain " + domain.name + ": redis_guaranteed_bytes is " +
                              FormatBytes(domain.redis_guaranteed_bytes) +

@@ -1,5 +1,6 @@
 #include "daemon/session/operator_events.h"
 
+#include <algorithm>
 #include <span>
 #include <string>
 #include <utility>
@@ -63,7 +64,14 @@ std::optional<OperatorEvent> EventOfConfig(const Request& request) {
   if (asked.action == protocol::ConfigAction::kReload) return OperatorEvent{.detail = "reload"};
   std::string text(request.body().size_bytes() - sizeof(asked), '\0');
   request.body().ReadArray(sizeof(asked), std::span(text));
-  return OperatorEvent{.detail = "set " + Printable(text.substr(0, text.find('=')))};
+  std::string keys;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string line = text.substr(begin, end - begin);
+    keys += (keys.empty() ? "" : ", ") + line.substr(0, line.find('='));
+    begin = end + 1;
+  }
+  return OperatorEvent{.detail = "set " + Printable(keys)};
 }
 
 OperatorEvent EventOf(const ErasureSummary& erased) {

@@ -16,6 +16,8 @@ namespace terrace {
 namespace {
 
 constexpr size_t kReloadsAwaitingMax = 16;
+constexpr size_t kChangesMax = 16;  // of one request, so that a turn stays short
+constexpr char kOnCommandLine[] = "command line";
 
 using nlohmann::json;
 using protocol::ConfigAction;
@@ -134,6 +136,46 @@ std::string WhyNotLive(const DaemonConfig& running, const std::string& key,
          " and restart terraced; `terrace config get` says which keys are live";
 }
 
+// Keys of that name in any section; a domain's with its name, where there is one domain.
+std::string KeysNamed(const DaemonConfig& running, const std::string& name) {
+  const std::string domain = running.domains.size() == 1 ? running.domains[0].name : "NAME";
+  std::string keys;
+  for (const std::string& key : ConfigKeyNames()) {
+    const size_t dot = key.find('.');
+    if (key.substr(dot + 1) != name) continue;
+    const std::string section = key.substr(0, dot);
+    keys += (keys.empty() ? "" : ", ") + section + "." + (section == "domain" ? domain + "." : "") +
+            name;
+  }
+  return keys;
+}
+
+// Of a change that is none: what it lacks.
+std::string WhyNoChange(const DaemonConfig& running, const std::string& text) {
+  const std::string name = text.substr(0, text.find('='));
+  const std::string keys = KeysNamed(running, name);
+  if (keys.empty()) {
+    return "'" + text +
+           "' is no KEY=VALUE, such as daemon.log_level=debug or domain.NAME.allow_uids=[1000]";
+  }
+  const bool has_several = keys.find(',') != keys.npos;
+  std::string why = "'" + name + "' lacks its section";
+  why += has_several ? ": there are " : ": write ";
+  why += keys;
+  if (has_several) return why;
+  why += text.size() > name.size() ? text.substr(name.size()) : "=VALUE";
+  return why;
+}
+
+// What the file says of a tier that is not there until a restart is that restart's.
+void LeaveAbsentTiers(const DaemonConfig& running, DaemonConfig* wanted) {
+  if (!running.nvme.is_on()) wanted->nvme.capacity_bytes = running.nvme.capacity_bytes;
+  for (DomainConfig& domain : wanted->domains) {
+    if (!running.nvme.is_on()) domain.nvme_guaranteed_bytes = domain.nvme_max_bytes = 0;
+    if (!running.redis.is_on()) domain.redis_guaranteed_bytes = domain.redis_max_bytes = 0;
+  }
+}
+
 std::string Quoted(const std::string& value) {
   std::string quoted = "\"";
   for (const char letter : value) {
@@ -216,10 +258,10 @@ Error LiveConfig::Get(const std::string& key, std::string* document) const {
   json rows = json::array();
   for (const ConfigEntry& entry : ConfigEntries(config_)) {
     if (!key.empty() && entry.key != key) continue;
-    rows.push_back({{"key", entry.key},
-                    {"value", entry.value},
-                    {"from", Origin(entry.key, entry.value)},
-                    {"is_live", entry.is_live}});
+    rows.push_back(
+        {{"key", entry.key}, {"value", entry.value}, {"from", Origin(entry.key, entry.value)}});
+    // What the command line says outranks whatever is set or reloaded.
+    rows.back()["is_live"] = entry.is_live && rows.back()["from"] != kOnCommandLine;
     if (!key.empty()) rows.back()["meaning"] = std::string(entry.meaning);
   }
   if (!rows.empty()) {
@@ -230,6 +272,9 @@ Error LiveConfig::Get(const std::string& key, std::string* document) const {
   DaemonConfig nothing;
   std::string why;
   (void)ParseConfig(AsToml(key, "0"), "", &nothing, &why);
+  if (const std::string keys = KeysNamed(config_, key); !keys.empty()) {
+    return Invalid("'" + key + "' lacks its section: ask for " + keys);
+  }
   return Invalid(
       why.empty() || key.find('.') == key.npos
           ? "'" + key +
@@ -244,7 +289,7 @@ std::string LiveConfig::Origin(const std::string& key, const std::string& value)
       (key == "daemon.dram_bytes" && !source_.overrides.dram_bytes.empty()) ||
       (key.starts_with("domain.") && key.ends_with(".socket") &&
        !source_.overrides.socket_path.empty());
-  if (is_overridden) return "command line";
+  if (is_overridden) return kOnCommandLine;
   if (const auto line = lines_.find(key); line != lines_.end()) {
     return source_.path + ":" + std::to_string(line->second);
   }
@@ -253,48 +298,70 @@ std::string LiveConfig::Origin(const std::string& key, const std::string& value)
 }
 
 Error LiveConfig::Set(const std::string& text, std::string* document) {
+  DaemonConfig wanted = wanted_;
+  std::set<std::string> keys;
+  size_t count = 0;
+  Error refused;
+  for (size_t begin = 0; begin <= text.size() && refused.ok();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    std::string key;
+    refused = ++count > kChangesMax
+                  ? Invalid("more than " + std::to_string(kChangesMax) +
+                            " changes at once, the limit: write them into the file")
+                  : SetOne(text.substr(begin, end - begin), &wanted, &key);
+    if (refused.ok() && !keys.insert(key).second) {
+      refused = Invalid(key + " is given two values: name it once");
+    }
+    begin = end + 1;
+  }
+  const DaemonConfig before = config_;
+  if (refused.ok()) refused = Take(std::move(wanted), file_slab_bytes_);
+  if (!refused.ok()) {
+    const bool has_several = text.find('\n') != text.npos;
+    return {refused.status(),
+            refused.sentence() + (has_several ? ". None of these keys has changed" : "")};
+  }
+  set_keys_.merge(keys);
+  *document = JsonText({{"changed", Differences(before, config_, true, "from", "to")}});
+  return {};
+}
+
+Error LiveConfig::SetOne(const std::string& text, DaemonConfig* wanted, std::string* key) const {
   const size_t equals = text.find('=');
-  const std::string key = text.substr(0, equals);
-  if (equals == text.npos || key.find('.') == key.npos) {
-    return Invalid("'" + text +
-                   "' is no KEY=VALUE, such as daemon.log_level=debug or "
-                   "domain.NAME.allow_uids=[1000]");
+  *key = text.substr(0, equals);
+  if (equals == text.npos || key->find('.') == key->npos) {
+    return Invalid(WhyNoChange(config_, text));
   }
   const std::string value = text.substr(equals + 1);
   if (value.empty()) {
-    return Invalid(key +
+    return Invalid(*key +
                    " is given no value: write a list as [1000, 1001] or [], a text as "
                    "word, a size as 16GiB; `terrace config get " +
-                   key +
+                   *key +
                    "` says what is in "
                    "effect, `terrace config reload` takes the file's again");
   }
   DaemonConfig said;  // of a text that is no file's: nobody wrote its lines
   std::string why;
-  if (!ParseConfig(AsToml(key, value), "", &said, &why).ok()) {
+  if (!ParseConfig(AsToml(*key, value), "", &said, &why).ok()) {
     std::string why_as_text;
-    if (!ParseConfig(AsToml(key, Quoted(value)), "", &said, &why_as_text).ok()) {
+    if (!ParseConfig(AsToml(*key, Quoted(value)), "", &said, &why_as_text).ok()) {
       return Invalid(why.find("this is no TOML") == why.npos ? why : why_as_text);
     }
   }
-  DaemonConfig wanted = wanted_;
-  if (!CopyLive(said, key, &wanted).ok()) {
-    return Invalid(WhyNotLive(config_, key, source_.path));
+  if (!CopyLive(said, *key, wanted).ok()) {
+    return Invalid(WhyNotLive(config_, *key, source_.path));
   }
-  if (key == "daemon.dram_bytes" && !source_.overrides.dram_bytes.empty()) {
+  if (*key == "daemon.dram_bytes" && !source_.overrides.dram_bytes.empty()) {
     return Invalid("terraced was started with --dram-bytes " + source_.overrides.dram_bytes +
                    ", which outranks daemon.dram_bytes: restart it without");
   }
-  if (wanted.dram_bytes > dram_bytes_max_) {
-    return Invalid("daemon.dram_bytes is " + FormatBytes(wanted.dram_bytes) +
+  if (wanted->dram_bytes > dram_bytes_max_) {
+    return Invalid("daemon.dram_bytes is " + FormatBytes(wanted->dram_bytes) +
                    "; while terraced runs it can be lowered, and raised again up to " +
                    FormatBytes(dram_bytes_max_) +
                    ", what it was started with: write more into the file and restart");
   }
-  const DaemonConfig before = config_;
-  TERRACE_RETURN_IF_REFUSED(Take(std::move(wanted), file_slab_bytes_));
-  set_keys_.insert(key);
-  *document = JsonText({{"changed", Differences(before, config_, true, "from", "to")}});
   return {};
 }
 
@@ -367,6 +434,7 @@ Error LiveConfig::Reload(const ConfigSource& source, std::string* document) {
   }
   DaemonConfig wanted = wanted_;
   (void)CopyLive(file, "", &wanted);
+  LeaveAbsentTiers(config_, &wanted);
   wanted.dram_bytes = std::min(wanted.dram_bytes, dram_bytes_max_);
   const DaemonConfig before = config_;
   TERRACE_RETURN_IF_REFUSED(Take(std::move(wanted), file_slab_bytes));

@@ -1,5 +1,5 @@
 // LiveConfig: the configuration while the daemon runs: what is in effect and where each value comes
-// from, a reload of the file (SIGHUP, `terrace config reload`), and one key set by an admin, which
+// from, a reload of the file (SIGHUP, `terrace config reload`), and keys set by an admin, which
 // the next reload takes back. dram_bytes goes down, and up again to what it was at the start. Only
 // keys that say so change without a restart (config_keys.h, KeyChange); of a configuration with an
 // error nothing is taken. A reload asked for during another is done after it.
@@ -73,7 +73,10 @@ class LiveConfig {
 
  private:
   Error Get(const std::string& key, std::string* document) const;
+  // "KEY=VALUE" lines: all of them, or none.
   Error Set(const std::string& text, std::string* document);
+  // One of them into `*wanted`; its key.
+  Error SetOne(const std::string& text, DaemonConfig* wanted, std::string* key) const;
   void BeginReload(const Done& done);
   void ReadForAll();
   Error Reload(const ConfigSource& source, std::string* document);

@@ -46,9 +46,11 @@ struct DrainReply {
   uint64_t requests_unserved = 0;  // answered so, since the daemon began
 };
 
-// Body: ConfigRequest, then UTF-8: of kGet nothing (every key) or a key; of kSet "KEY=VALUE"; of
-// kReload and kQuota nothing. Reply body: a JSON document, docs/OPERATIONS.md. kQuota: what each
-// domain has of each tier, and may have; a daemon that does not know it answers "invalid".
+// Body: ConfigRequest, then UTF-8: of kGet nothing (every key) or a key; of kSet "KEY=VALUE", or up
+// to 16 of them with '\n' between, of which all are set or none is (a daemon that knows only one
+// refuses them all); of kReload and kQuota nothing. Reply body: a JSON document,
+// docs/OPERATIONS.md. kQuota: what each domain has of each tier, and may have; a daemon that does
+// not know it answers "invalid".
 enum class ConfigAction : uint32_t { kGet = 0, kSet = 1, kReload = 2, kQuota = 3 };
 inline constexpr uint32_t kConfigTextBytesMax = 8192;
 struct ConfigRequest {

@@ -69,12 +69,17 @@ nlohmann::json AskConfig(AdminLink& link, protocol::ConfigAction action, std::st
   return AskDocument(link, protocol::kVerbConfig, body, why);
 }
 
-std::optional<nlohmann::json> AskConfig(const DaemonAddress& address, protocol::ConfigAction action,
-                                        std::string_view text) {
-  if (text.find('\n') != text.npos) {
-    Fail(fmt::format("'{}' has more than one line: a change is KEY=VALUE, one at a time", text));
-    return std::nullopt;
-  }
+namespace {
+
+bool IsOneLine(std::string_view text) {
+  if (text.find('\n') == text.npos) return true;
+  Fail(fmt::format("'{}' has more than one line: a change is KEY=VALUE, one at a time", text));
+  return false;
+}
+
+std::optional<nlohmann::json> AskConfigOfLines(const DaemonAddress& address,
+                                               protocol::ConfigAction action,
+                                               std::string_view text) {
   const auto link = AdminLink::Open(address);
   if (link == nullptr) return std::nullopt;
   std::string why;
@@ -82,6 +87,24 @@ std::optional<nlohmann::json> AskConfig(const DaemonAddress& address, protocol::
   if (document.is_object()) return document;
   Fail(why);
   return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<nlohmann::json> AskConfig(const DaemonAddress& address, protocol::ConfigAction action,
+                                        std::string_view text) {
+  if (!IsOneLine(text)) return std::nullopt;
+  return AskConfigOfLines(address, action, text);
+}
+
+std::optional<nlohmann::json> AskConfigSet(const DaemonAddress& address,
+                                           const std::vector<std::string>& changes) {
+  std::string text;
+  for (const std::string& change : changes) {
+    if (!IsOneLine(change)) return std::nullopt;
+    text += (text.empty() ? "" : "\n") + change;
+  }
+  return AskConfigOfLines(address, protocol::ConfigAction::kSet, text);
 }
 
 bool ListBlocks(AdminLink& link, const ListPages& pages, const ListTaker& take) {

@@ -36,6 +36,9 @@ nlohmann::json AskConfig(AdminLink& link, protocol::ConfigAction action, std::st
 // Once; none after telling the person why.
 std::optional<nlohmann::json> AskConfig(const DaemonAddress& address, protocol::ConfigAction action,
                                         std::string_view text);
+// Sets all of "KEY=VALUE", or none.
+std::optional<nlohmann::json> AskConfigSet(const DaemonAddress& address,
+                                           const std::vector<std::string>& changes);
 
 // Blocks of all groups, parents before children, page by page; `root` not zero: of its subtree
 // alone. Until there are no more, or `take` answers false.

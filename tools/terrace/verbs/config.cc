@@ -53,6 +53,14 @@ std::string ShowTlsFiles(const json& rows) {
   return text;
 }
 
+std::string_view HowItChanges(const json& row) {
+  if (row["from"] == "command line") {
+    return "needs a restart with another command line, which outranks the file";
+  }
+  return row["is_live"] == true ? "changes by a reload, or by terrace config set"
+                                : "needs a restart";
+}
+
 class ConfigVerb : public Verb {
  protected:
   Arguments Add(Arguments& parent, const std::string& name, const std::string& description) {
@@ -98,9 +106,7 @@ class ConfigGetVerb : public ConfigVerb {
     if (!key_.empty() && rows.size() == 1) {
       const json& row = rows[0];
       return fmt::format("# {}\n{} = {}\n# from: {}; {}\n", Shown(row["meaning"]), key_,
-                         Shown(row["value"]), Shown(row["from"]),
-                         row["is_live"] == true ? "changes by a reload, or by terrace config set"
-                                                : "needs a restart");
+                         Shown(row["value"]), Shown(row["from"]), HowItChanges(row));
     }
     using enum TextTable::Align;
     TextTable table({{"KEY", kLeft}, {"VALUE", kLeft}, {"FROM", kLeft}, {"CHANGES BY", kLeft}});

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "daemon/config/config_text.h"
 #include "terrace/protocol_admin.h"
 #include "tools/terrace/cli/admin_requests.h"
 #include "tools/terrace/cli/text_table.h"
@@ -97,6 +98,26 @@ bool IsKeyOf(std::string_view key, std::string_view tier) {
   return !key.ends_with(suffix) || key.starts_with(std::string(tier) + "_");
 }
 
+// What the domain has now, as a change: it is within all limits.
+std::string ExampleOf(const json& document, const std::string& domain_name) {
+  std::string example = "borrow_priority=50";
+  for (const json& domain : ArrayOf(document, "domains")) {
+    if (StringOf(domain, "name") != domain_name) continue;
+    example = fmt::format("borrow_priority={}", NumberOf(domain, "borrow_priority"));
+    for (const json& tier : ArrayOf(domain, "tiers")) {
+      const uint64_t guaranteed_bytes = NumberOf(tier, "guaranteed_bytes");
+      const uint64_t max_bytes = NumberOf(tier, "max_bytes");
+      const std::string kind = StringOf(tier, "tier");
+      if (guaranteed_bytes > max_bytes) continue;
+      if (kind == "dram" && guaranteed_bytes > 0) {
+        example = "dram_guaranteed_bytes=" + terrace::FormatBytes(guaranteed_bytes);
+      }
+      if (kind == "nvme") example = "nvme_max_bytes=" + terrace::FormatBytes(max_bytes);
+    }
+  }
+  return example;
+}
+
 // How a quota is changed, with keys of tiers that the daemon has.
 std::string RenderKeys(const json& document, const std::string& domain_name) {
   const auto is_there = [&document](std::string_view key) {
@@ -107,10 +128,9 @@ std::string RenderKeys(const json& document, const std::string& domain_name) {
     }
     return false;
   };
-  const bool has_nvme = is_there("nvme_guaranteed_bytes");
-  std::string text = fmt::format(
-      "To change one until the next reload or restart:\n  terrace quota {} {}\n", domain_name,
-      has_nvme ? "nvme_guaranteed_bytes=100GiB" : "dram_guaranteed_bytes=4GiB");
+  std::string text =
+      fmt::format("To change one until the next reload or restart:\n  terrace quota {} {}\n",
+                  domain_name, ExampleOf(document, domain_name));
   std::string line = "Keys:";
   for (const std::string_view key : kQuotaKeys) {
     if (!is_there(key)) continue;
@@ -155,7 +175,8 @@ class QuotaVerb : public Verb {
     Arguments verb = parent.AddVerb("quota", kQuotaDescription);
     verb.AddOption("DOMAIN", domain_, "This one alone");
     verb.AddOption("KEY=VALUE", changes_,
-                   "Changes it, until the next reload or restart: nvme_max_bytes=80GiB");
+                   "Changes it, until the next reload or restart; of several all, or none:\n"
+                   "borrow_priority=20 ttl_default_s=3600");
     DeclareAddress(verb, &address_);
     DeclareJson(verb, &is_json_);
     return verb;
@@ -172,10 +193,7 @@ class QuotaVerb : public Verb {
                       change, fmt::join(kQuotaKeys, ", ")));
       return kExitUsage;
     }
-    for (const std::string& change : changes_) {
-      const std::string text = fmt::format("domain.{}.{}", domain_, change);
-      if (!AskConfig(address_, protocol::ConfigAction::kSet, text)) return kExitFailed;
-    }
+    if (!changes_.empty() && !ChangeAll()) return kExitFailed;
     std::optional<json> document = AskConfig(address_, protocol::ConfigAction::kQuota, "");
     if (!document) return kExitFailed;
     if (!domain_.empty() && !KeepOne(*document)) return kExitFailed;
@@ -188,6 +206,15 @@ class QuotaVerb : public Verb {
   }
 
  private:
+  // All of them, or none: they may only fit together. False, told.
+  bool ChangeAll() const {
+    std::vector<std::string> lines;
+    for (const std::string& change : changes_) {
+      lines.push_back(fmt::format("domain.{}.{}", domain_, change));
+    }
+    return AskConfigSet(address_, lines).has_value();
+  }
+
   // Leaves the domain that was named. False after telling the person that there is none.
   bool KeepOne(json& document) const {
     std::string names;

@@ -234,13 +234,52 @@ TEST_F(CliQuota, SmokeALimitThatIsLoweredIsReachedWithoutARestart) {
   EXPECT_EQ(Nvme(1, "max_bytes"), kNoisyBytes) << "nothing has changed";
 }
 
+TEST_F(CliQuota, SmokeOfSeveralChangesOneThatIsRefusedLeavesAllAsTheyWere) {
+  StartWithTwo();
+  const Outcome refused =
+      Terrace({"quota", "noisy", "borrow_priority=20", "nvme_guaranteed_bytes=60MiB"});
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_THAT(refused.err,
+              AllOf(HasSubstr("sum to 108MiB"), HasSubstr("None of these keys has changed")));
+  EXPECT_EQ(TerraceJson({"quota", "noisy"})["domains"][0]["borrow_priority"], 50);
+  // Alone the limit would be below the guarantee.
+  const json moved = TerraceJson({"quota", "noisy", "nvme_max_bytes=12MiB",
+                                  "nvme_guaranteed_bytes=8MiB", "borrow_priority=20"});
+  EXPECT_EQ(Nvme(moved, 0, "max_bytes"), 12 * kMiB);
+  EXPECT_EQ(Nvme(moved, 0, "guaranteed_bytes"), 8 * kMiB);
+  EXPECT_EQ(moved["domains"][0]["borrow_priority"], 20);
+  EXPECT_THAT(Terrace({"log"}).out, HasSubstr("domain.noisy.nvme_max_bytes, domain.noisy.nvme_g"));
+}
+
+TEST_F(CliQuota, SmokeAPartOfATierThatIsNotThereIsRefused) {
+  StartWithTwo();
+  const Outcome refused = Terrace({"quota", "noisy", "redis_max_bytes=1GiB"});
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("domain noisy: redis_max_bytes is 1GiB"),
+                                 HasSubstr("there is no Redis tier")));
+}
+
+// What it gives as an example is within all limits.
+TEST_F(CliQuota, SmokeItsExampleCanBeRun) {
+  StartWithTwo();
+  const std::string shown = Terrace({"quota"}).out;
+  const std::string begin = "  terrace quota noisy ";
+  const size_t at = shown.find(begin);
+  ASSERT_NE(at, shown.npos) << shown;
+  const std::string change =
+      shown.substr(at + begin.size(), shown.find('\n', at) - at - begin.size());
+  EXPECT_EQ(change, "nvme_max_bytes=64MiB");
+  const Outcome run = Terrace({"quota", "noisy", change});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+}
+
 TEST_F(CliQuota, SmokeIsShownIn80Columns) {
   StartWithTwo();
   const Outcome shown = Terrace({"quota"});
   EXPECT_EQ(shown.exit_code, 0) << shown.err;
   EXPECT_THAT(shown.out, AllOf(HasSubstr("DOMAIN"), HasSubstr("GUARANTEE"), HasSubstr("BORROWS"),
                                HasSubstr("quiet   dram"), HasSubstr("48.0 MiB"),
-                               HasSubstr("terrace quota noisy nvme_guaranteed_bytes=")));
+                               HasSubstr("terrace quota noisy nvme_max_bytes=")));
   size_t begin = 0;
   for (size_t end; (end = shown.out.find('\n', begin)) != std::string::npos; begin = end + 1) {
     EXPECT_LE(end - begin, 80u) << shown.out.substr(begin, end - begin);

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "daemon/config/config_text.h"
 #include "redis/authority_of_nobody.h"
 
 namespace terrace {
@@ -55,9 +56,10 @@ class LiveConfigTest : public testing::Test {
     EXPECT_TRUE(ring.ok()) << why;
     return *ring;
   }
-  void Start(const std::string& text) {
+  void Start(const std::string& text, ConfigOverrides overrides = {}) {
     Write(text);
-    ConfigSource source{.path = path(), .text = text, .overrides = {}, .environment = {}};
+    ConfigSource source{
+        .path = path(), .text = text, .overrides = std::move(overrides), .environment = {}};
     source.environment.uid = 1000;
     source.environment.runtime_dir = directory_;
     source.environment.home = directory_;
@@ -135,6 +137,72 @@ TEST_F(LiveConfigTest, TellsWhereEachValueComesFrom) {
   EXPECT_THAT(why_, Not(HasSubstr("the nearest is")));
   EXPECT_FALSE(Ask(ConfigAction::kGet, "nonsense"));
   EXPECT_THAT(why_, HasSubstr("'nonsense' is no key"));
+  EXPECT_FALSE(Ask(ConfigAction::kGet, "dram_bytes"));
+  EXPECT_THAT(why_, HasSubstr("'dram_bytes' lacks its section: ask for daemon.dram_bytes"));
+}
+
+// The command line outranks whatever a reload, or a set, would change.
+TEST_F(LiveConfigTest, WhatTheCommandLineSaysNeedsARestart) {
+  Start("[daemon]\ndram_bytes = \"2GiB\"\n", {.dram_bytes = "1GiB"});
+  EXPECT_EQ(Get("daemon.dram_bytes")["value"], "\"1GiB\"");
+  EXPECT_EQ(Get("daemon.dram_bytes")["from"], "command line");
+  EXPECT_EQ(Get("daemon.dram_bytes")["is_live"], false);
+  EXPECT_EQ(Get("daemon.log_level")["is_live"], true);
+}
+
+TEST_F(LiveConfigTest, SeveralKeysAreSetAtOnceOrNoneIs) {
+  Start("[nvme]\npaths = [\"/a\"]\ncapacity_bytes = \"8GiB\"\nslab_bytes = \"1GiB\"\n");
+  const std::string both =
+      "domain.default.nvme_guaranteed_bytes=2GiB\ndomain.default.nvme_max_bytes=3GiB";
+  const auto set = Ask(ConfigAction::kSet, both);
+  ASSERT_TRUE(set) << why_;
+  EXPECT_EQ((*set)["changed"].size(), 2u);
+  EXPECT_EQ(config_.domains[0].nvme_max_bytes, 3 * kGiB);
+  EXPECT_EQ(Get("domain.default.nvme_guaranteed_bytes")["from"], "set");
+  EXPECT_EQ(applied_count_, 1);
+  // Alone the guarantee would be above the limit.
+  const std::string again =
+      "domain.default.nvme_guaranteed_bytes=4GiB\ndomain.default.nvme_max_bytes=5GiB";
+  ASSERT_TRUE(Ask(ConfigAction::kSet, again)) << why_;
+  EXPECT_EQ(applied_count_, 2);
+
+  std::string many;
+  size_t many_count = 0;
+  for (const ConfigEntry& entry : ConfigEntries(config_)) {
+    if (!entry.is_live || entry.value.empty() || many_count == 17) continue;
+    many += (many_count++ > 0 ? "\n" : "") + entry.key + "=" + entry.value;
+  }
+  const std::pair<std::string, const char*> kRefused[] = {
+      {"domain.default.borrow_priority=7\ndomain.default.nvme_guaranteed_bytes=6GiB",
+       "nvme_guaranteed_bytes is 6GiB"},
+      {"domain.default.borrow_priority=7\ndomain.default.ttl_default_s=-1",
+       "domain.default.ttl_default_s is -1"},
+      {"domain.default.borrow_priority=7\ndaemon.groups_max=9", "needs a restart"},
+      {"domain.default.borrow_priority=7\n", "'' is no KEY=VALUE"},
+      {"domain.default.borrow_priority=7\ndomain.default.borrow_priority=8", "given two values"},
+      {many, "more than 16 changes at once"}};
+  for (const auto& [text, why] : kRefused) {
+    EXPECT_FALSE(Ask(ConfigAction::kSet, text)) << text;
+    EXPECT_THAT(why_, AllOf(HasSubstr(why), HasSubstr("None of these keys has changed"))) << text;
+  }
+  EXPECT_EQ(config_.domains[0].borrow_priority, DomainConfig().borrow_priority);
+  EXPECT_EQ(applied_count_, 2);
+}
+
+// A tier comes with a restart, and what a domain is to have of it, too.
+TEST_F(LiveConfigTest, AReloadLeavesWhatIsOfATierThatIsNotThereYet) {
+  Start("[[domain]]\nname = \"a\"\nsocket = \"/a\"\n");
+  Write(
+      "[daemon]\nlog_level = \"debug\"\n[nvme]\npaths = [\"/d\"]\ncapacity_bytes = \"8GiB\"\n"
+      "[redis]\nendpoints = [\"h:1\"]\ncapacity_bytes = \"8GiB\"\n"
+      "[[domain]]\nname = \"a\"\nsocket = \"/a\"\nnvme_max_bytes = \"2GiB\"\n"
+      "redis_guaranteed_bytes = \"1GiB\"\n");
+  const auto answer = Ask(ConfigAction::kReload);
+  ASSERT_TRUE(answer) << why_;
+  EXPECT_EQ(config_.log_level, LogLevel::kDebug);
+  EXPECT_EQ(config_.domains[0].nvme_max_bytes, 0u);
+  EXPECT_THAT((*answer)["needs_restart"].dump(),
+              AllOf(HasSubstr("nvme.paths"), HasSubstr("redis.endpoints")));
 }
 
 TEST_F(LiveConfigTest, AReloadTakesLiveKeysAndNamesTheOthers) {
@@ -271,7 +339,19 @@ TEST_F(LiveConfigTest, WhatCannotBeSetIsSaidAndChangesNothing) {
   Start("[daemon]\nlog_level = \"info\"\n");
   const std::pair<const char*, const char*> kRefused[] = {
       {"daemon.log_level", "is no KEY=VALUE"},
-      {"log_level=debug", "is no KEY=VALUE"},
+      {"log_level=debug", "'log_level' lacks its section: write daemon.log_level=debug"},
+      {"log_level", "'log_level' lacks its section: write daemon.log_level=VALUE"},
+      {"allow_uids=[7]", "write domain.default.allow_uids=[7]"},
+      {"eviction=lru", "'eviction' lacks its section: there are daemon.eviction, nvme.eviction"},
+      {"nonsense=1", "'nonsense=1' is no KEY=VALUE"},
+      {"", "'' is no KEY=VALUE"},
+      {"domain.default.borrow_priority=2000", "domain.default.borrow_priority is 2000; write"},
+      {"domain.default.borow_priority=1",
+       "domain.default.borow_priority is no known key; the nearest is "
+       "domain.default.borrow_priority"},
+      {"domain.default.nvme_max_bytes=4GiB",
+       "domain default: nvme_max_bytes is 4GiB, and there is no NVMe tier"},
+      {"domain.default.redis_max_bytes=4GiB", "there is no Redis tier"},
       {"daemon.log_level=debgu", "the nearest is \"debug\""},
       {"daemon.segment_bytes=4MiB", "daemon.segment_bytes needs a restart"},
       {"daemon.dram_bytes=4GiB", "raised again up to 1GiB, what it was started with"},
