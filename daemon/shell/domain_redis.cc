@@ -432,6 +432,16 @@ void DomainRedis::LogOwed(const SharedTierStats& stats) {
         {{"domain", options_.domain_name}, {"groups", owed_told_}});
   }
   owed_told_ = stats.forgets_owed;
+  if (stats.erasures_owed > erasures_told_) {
+    Log(LogLevel::kWarn,
+        "redis has not been told yet of blocks that are erased: they are not taken from it here; "
+        "other hosts may be given them until it has",
+        {{"domain", options_.domain_name}, {"blocks", stats.erasures_owed}});
+  } else if (stats.erasures_owed == 0 && erasures_told_ > 0) {
+    Log(LogLevel::kInfo, "redis has erased what was owed",
+        {{"domain", options_.domain_name}, {"blocks", erasures_told_}});
+  }
+  erasures_told_ = stats.erasures_owed;
 }
 
 void DomainRedis::OnSharedFetched(TransferId transfer_id, Status status,

@@ -90,7 +90,8 @@ class DomainRedis final : public SharedTierListener {
   std::unique_ptr<RedisTier> tier_;
   SharedTierListener* listener_ = nullptr;
   std::unique_ptr<KeptGenerations> generations_;  // ends before the tier: it tells it
-  uint64_t owed_told_ = 0;
+  uint64_t owed_told_ = 0;                        // groups
+  uint64_t erasures_told_ = 0;
   uint64_t locked_told_ = 0;
   std::string tls_trouble_told_;
   bool is_left_behind_ = false;

@@ -10,13 +10,14 @@ import subprocess
 import tempfile
 import threading
 import time
+import types
 
 import pytest
 
 import terrace
 
-from conftest import (LONG_S, Daemon, SPACE, block_bytes, connect, run_terrace, store, terrace_path,
-                      wait_until_free)
+from conftest import (LONG_S, Daemon, SPACE, block_bytes, connect, die_with_parent, run_terrace,
+                      store, terrace_path, wait_until_free)
 
 SECONDS = 1_000
 
@@ -66,7 +67,7 @@ def test_evict_by_space_and_tier(daemon, client, group):
         "is_dry_run": False, "block_count": 2, "byte_count": 2 * 73728, "skipped_count": 0,
         "tier": "dram"}
     assert len(listed(daemon)) == 4
-    assert "no tier of that kind" in refused(daemon, "evict", "--tier", "nvme", "--yes")
+    assert "has no nvme tier" in refused(daemon, "evict", "--tier", "nvme", "--yes")
     assert "tiny" in refused(daemon, "evict", "--space", "huge", "--older-than", "1s", "--yes")
 
 
@@ -89,6 +90,47 @@ def test_evict_refuses_what_it_cannot_mean(daemon, group):
     assert "domain 'default', not 'chat'" in errors and "--socket" in errors
     assert run_terrace("evict", "--tier", "tape", "--yes", "--socket", daemon.socket)[0] == 2
     assert run_terrace("evict", "0" * 32, "--tier", "dram", "--socket", daemon.socket)[0] == 2
+
+
+def test_a_key_that_is_not_here_speaks_of_redis_only_where_there_is_one(daemon):
+    text = run_terrace("evict", "ab" * 16, "--yes", "--socket", daemon.socket)[1]
+    assert text == "evicted 0 blocks, 0 B\n1 key names no block of this host\n"
+    assert "redis_blocks_owed" not in ask(daemon, "evict", "ab" * 16, "--yes")
+
+
+@pytest.mark.parametrize("tier, key", [("hbm", "hbm.capacity_bytes"), ("nvme", "nvme.paths"),
+                                       ("redis", "redis.endpoints")])
+def test_evict_from_a_tier_that_is_not_there_names_those_that_are(daemon, tier, key):
+    assert refused(daemon, "evict", "--tier", tier, "--yes") == (
+        f"terrace: evict: domain default has no {tier} tier; it has dram. Name one of these, or "
+        f"set {key} and restart the daemon\n")
+
+
+def test_what_redis_has_not_been_told_yet_is_said_and_logged():
+    with tempfile.TemporaryDirectory() as directory:
+        running = Daemon(directory, f'[redis]\nendpoints = ["unix:{directory}/away.sock"]\n')
+        client = connect(running)
+        group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
+        keys = store(group, list(range(32)))
+        wait_until_free(group, keys)
+        tip = listed(running)[-1]["key"]
+        assert "NOT TOLD YET" not in run_terrace("evict", tip, "--dry-run", "--socket",
+                                                 running.socket)[1]
+        text = run_terrace("evict", tip, "--yes", "--socket", running.socket)[1]
+        assert text.startswith("evicted 1 block, ")
+        assert "NOT TOLD YET: Redis, of 1 block erased here. This host takes nothing" in text
+        assert max(map(len, text.splitlines())) <= 100
+        until = time.monotonic() + LONG_S
+        log = running.log.read_text
+        while "redis has not been told yet of blocks" not in log() and time.monotonic() < until:
+            time.sleep(0.1)
+        assert "redis has not been told yet of blocks that are erased" in log()
+        told = ask(running, "evict", "--all", "--yes")  # of the group as a whole from now on
+        assert (told["redis_groups_owed"], told["redis_blocks_owed"]) == (1, 0), told
+        text = run_terrace("evict", "ab" * 16, "--yes", "--socket", running.socket)[1]
+        assert "; what a Redis server has of it is not found here any more\n" in text
+        client.close()
+        running.stop()
 
 
 def test_evict_by_more_keys_than_a_request_takes_leaves_none(client, daemon):
@@ -223,6 +265,21 @@ def test_a_change_that_was_refused_is_told_so(daemon):
 
 
 # ---- pins ----
+
+def test_what_the_command_line_says_is_not_live():
+    with tempfile.TemporaryDirectory() as directory:
+        path = f"{directory}/t.sock"
+        with subprocess.Popen([os.environ["TERRACED"], "--socket", path, "--dram-bytes", "256MiB"],
+                              stderr=subprocess.DEVNULL, preexec_fn=die_with_parent) as process:
+            try:
+                connect(types.SimpleNamespace(socket=path)).close()
+                asked = run_terrace("config", "get", "daemon.dram_bytes", "--socket", path)
+                level = run_terrace("config", "get", "daemon.log_level", "--socket", path)
+            finally:
+                process.terminate()
+        assert "# from: command line; needs a restart with another command line" in asked[1], asked
+        assert "changes by a reload, or by terrace config set" in level[1]
+
 
 def test_pins_keep_blocks_and_are_seen(daemon, group):
     keys = store(group, list(range(64)))

@@ -150,6 +150,18 @@ TEST(StatusReport, MemoryThatCannotBeHadIsNamedWithWhoHoldsIt) {
                               "engine-1, last 1970-01-02T00:00:00Z: they were erased"));
 }
 
+TEST(StatusReport, WhatRedisWasNotGivenForAQuotaIsSaid) {
+  const auto told = [](const std::string& count) {
+    auto stats = StatsView::Parse(
+        R"({"redis": {"connections": 5, "is_ready": true, "blocks_over_quota": )" + count + "}}");
+    EXPECT_TRUE(stats.ok());
+    return RenderStatus(*stats);
+  };
+  EXPECT_THAT(told("1234"), HasSubstr("OVER QUOTA: 1,234 blocks not given, since the domain's "
+                                      "share was used up: see `terrace quota`\n"));
+  EXPECT_THAT(told("0"), testing::Not(HasSubstr("QUOTA")));
+}
+
 TEST(StatusReport, AnEmptyDocumentIsAllDashes) {
   auto stats = StatsView::Parse("{}");
   ASSERT_TRUE(stats.ok());

@@ -335,6 +335,11 @@ std::string RenderRedis(const StatsView& stats) {
                            counted("blocks_fetched", "block"), count("blocks_found"),
                            count("blocks_missed"), count("blocks_not_worth"),
                            counted("seeks", "seek"), count("seeks_joined"), count("seeks_late")));
+  if (const uint64_t blocks = stats.Count("redis.blocks_over_quota").value_or(0); blocks > 0) {
+    text += Line("", fmt::format("OVER QUOTA: {} not given, since the domain's share was used up: "
+                                 "see `terrace quota`",
+                                 FormatCount(blocks, "block")));
+  }
   if (const uint64_t groups = stats.Count("redis.forgets_owed").value_or(0); groups > 0) {
     text += Line("", fmt::format("OWED: {} {} erased, and the server is not told yet; it is not "
                                  "used for {} until it is",

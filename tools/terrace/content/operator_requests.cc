@@ -43,15 +43,16 @@ std::vector<std::byte> BodyOf(const protocol::NamedPinRequest& request,
 }  // namespace
 
 std::optional<protocol::EvictReply> AskEvictWhere(AdminLink& link,
-                                                  const protocol::EvictWhereRequest& request) {
+                                                  const protocol::EvictWhereRequest& request,
+                                                  std::string* why) {
   const auto body = link.Ask(protocol::kVerbEvictWhere, std::as_bytes(std::span(&request, 1)));
   protocol::EvictReply reply;
   if (!body.ok()) {
-    Fail("evict: " + WhyRefused(link, "EvictWhere"));
+    *why = WhyRefused(link, "EvictWhere");
     return std::nullopt;
   }
   if (body->size() != sizeof(reply)) {
-    Fail("EvictWhere's answer has another size: another release?");
+    *why = "EvictWhere's answer has another size: another release?";
     return std::nullopt;
   }
   std::memcpy(&reply, body->data(), sizeof(reply));

@@ -14,7 +14,8 @@
 namespace terrace::tools {
 
 std::optional<protocol::EvictReply> AskEvictWhere(AdminLink& link,
-                                                  const protocol::EvictWhereRequest& request);
+                                                  const protocol::EvictWhereRequest& request,
+                                                  std::string* why);
 
 struct PinAnswer {
   protocol::NamedPinReply reply;

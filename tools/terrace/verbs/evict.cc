@@ -1,7 +1,12 @@
 // `terrace evict`: drops blocks by key, a whole group, everything in the domain, or what filters
 // name.
 #include <algorithm>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "tools/terrace/cli/admin_link.h"
 #include "tools/terrace/cli/admin_requests.h"
@@ -92,6 +97,7 @@ class EvictVerb : public Verb {
     std::unique_ptr<Client> client = ConnectOrExplain(address_);
     if (client == nullptr) return kExitFailed;
     if (ExitCode outcome = Evict(*client, keys); outcome != kExitOk) return outcome;
+    stats_ = FetchStats(*client, address_.deadline_us());
     Report();
     return kExitOk;
   }
@@ -119,6 +125,22 @@ class EvictVerb : public Verb {
     return link != nullptr && IsDomain(*link, domain_);
   }
 
+  // If the domain has not the tier that was named: which there are, and the key that would make it.
+  std::optional<std::string> WhyNoTier(AdminLink& link) const {
+    const auto stats = tier_.empty() ? std::nullopt : FetchStats(link);
+    if (!stats || tier_ == "dram") return std::nullopt;
+    std::string there = "dram";
+    for (const StatsView& tier : stats->Each("lower_tiers")) there += ", " + tier.Text("kind");
+    if (stats->Count("redis.connections")) there += ", redis";
+    if ((there + ",").find(", " + tier_ + ",") != std::string::npos) return std::nullopt;
+    const std::string_view key = tier_ == "hbm"    ? "hbm.capacity_bytes"
+                                 : tier_ == "nvme" ? "nvme.paths"
+                                                   : "redis.endpoints";
+    return fmt::format(
+        "domain {} has no {} tier; it has {}. Name one of these, or set {} and restart the daemon",
+        link.domain_name(), tier_, there, key);
+  }
+
   ExitCode EvictFiltered() {
     const auto link = AdminLink::Open(address_);
     if (link == nullptr) return kExitFailed;
@@ -133,9 +155,11 @@ class EvictVerb : public Verb {
     if (is_dry_run_) filter_.flags |= protocol::kEvictWhereDryRun;
     // With neither a tier nor an age it means the groups' keys: what Redis has goes without it.
     if (is_everywhere_ || is_by_key_) filter_.flags |= protocol::kEvictWhereShared;
-    const auto reply = AskEvictWhere(*link, filter_);
-    if (!reply) return kExitFailed;
+    std::string why;
+    const auto reply = AskEvictWhere(*link, filter_, &why);
+    if (!reply) return Fail("evict: " + WhyNoTier(*link).value_or(why));
     total_ = *reply;
+    stats_ = FetchStats(*link);
     Report();
     return kExitOk;
   }
@@ -172,6 +196,23 @@ class EvictVerb : public Verb {
     return key_texts_.size() > found_count ? key_texts_.size() - found_count : 0;
   }
 
+  bool HasRedis() const { return stats_ && stats_->Count("redis.connections"); }
+  uint64_t Owed(std::string_view name) const {
+    return stats_ ? stats_->Count(fmt::format("redis.{}", name)).value_or(0) : 0;
+  }
+  // Erased here, by this command or before, and not yet by the server.
+  std::string WhatIsOwed() const {
+    const uint64_t groups = Owed("forgets_owed"), blocks = Owed("erasures_owed");
+    if (groups == 0 && blocks == 0) return "";
+    const std::string what = fmt::format("{}{}{}", groups > 0 ? FormatCount(groups, "group") : "",
+                                         groups > 0 && blocks > 0 ? " and " : "",
+                                         blocks > 0 ? FormatCount(blocks, "block") : "");
+    return fmt::format(
+        "NOT TOLD YET: Redis, of {} erased here. This host takes nothing of that from it; others\n"
+        "may until it is told, when it answers: see `terrace status`\n",
+        what);
+  }
+
   std::string Staying() const {
     return FormatCount(total_.skipped_count, "block") +
            (total_.skipped_count == 1 ? " stays" : " stay");
@@ -188,12 +229,16 @@ class EvictVerb : public Verb {
       if (!key_texts_.empty()) document["not_here_count"] = NotHereCount();
       if (is_everywhere_) document["is_everywhere"] = true;
       if (is_by_key_) document["is_by_key"] = true;
+      if (HasRedis() && !is_dry_run_) {
+        document["redis_groups_owed"] = Owed("forgets_owed");
+        document["redis_blocks_owed"] = Owed("erasures_owed");
+      }
       PrintJson(document);
       return;
     }
     const char* const done = is_dry_run_ ? "would evict" : "evicted";
     if (tier_ == "redis" && age_text_.empty() && !is_dry_run_) {
-      PrintText("Redis finds nothing any more of what was stored there until now\n");
+      PrintText("Redis finds nothing any more of what was stored there until now\n" + WhatIsOwed());
       return;
     }
     const std::string count = tier_.empty() ? FormatCount(total_.block_count, "block")
@@ -202,10 +247,13 @@ class EvictVerb : public Verb {
                                   : FormatCount(total_.block_count) + " copies in " + tier_;
     std::string text = fmt::format("{} {}, {}\n", done, count, FormatBytes(total_.byte_count));
     if (NotHereCount() > 0 && !is_dry_run_) {
-      text += fmt::format(
-          "{} {} no block of this host; what a Redis server has of {} is not found here any more\n",
-          FormatCount(NotHereCount(), "key"), NotHereCount() == 1 ? "names" : "name",
-          NotHereCount() == 1 ? "it" : "them");
+      const bool is_one = NotHereCount() == 1;
+      const std::string_view on_redis =
+          !HasRedis() ? ""
+          : is_one    ? "; what a Redis server has of it is not found here any more"
+                      : "; what a Redis server has of them is not found here any more";
+      text += fmt::format("{} {} no block of this host{}\n", FormatCount(NotHereCount(), "key"),
+                          is_one ? "names" : "name", on_redis);
     }
     if (total_.skipped_count > 0 && is_by_key_) {
       text +=
@@ -215,7 +263,7 @@ class EvictVerb : public Verb {
       text += fmt::format("{}: leased, pinned, or continued by a block that stays{}\n", Staying(),
                           key_texts_.empty() || has_subtree_ ? "" : " (--subtree drops those too)");
     }
-    PrintText(text);
+    PrintText(is_dry_run_ ? text : text + WhatIsOwed());
   }
 
   DaemonAddress address_;
@@ -226,6 +274,7 @@ class EvictVerb : public Verb {
   std::string domain_;
   protocol::EvictWhereRequest filter_;
   protocol::EvictReply total_;
+  std::optional<StatsView> stats_;  // once it was done
   bool is_all_ = false;
   bool has_subtree_ = false;
   bool is_everywhere_ = false;

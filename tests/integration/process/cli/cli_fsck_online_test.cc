@@ -366,7 +366,8 @@ TEST_F(CliFsckOnlineTest, AFilterIsToldWithWhatItTookAndARefusalIsNoEviction) {
   Start();
   const Outcome refused = Terrace({"evict", "--tier", "redis", "--yes"});
   EXPECT_EQ(refused.exit_code, 1);
-  EXPECT_THAT(refused.err, HasSubstr("no tier of that kind"));
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("has no redis tier; it has dram, nvme"),
+                                 HasSubstr("redis.endpoints"), Not(HasSubstr("EvictWhere"))));
   const Outcome evicted = Terrace({"evict", "--tier", "nvme", "--yes"});
   ASSERT_EQ(evicted.exit_code, 0) << evicted.err;
   ASSERT_TRUE(Eventually([&] { return !AuditJson().empty(); }));
