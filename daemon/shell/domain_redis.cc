@@ -437,11 +437,12 @@ void DomainRedis::LogOwed(const SharedTierStats& stats) {
         "redis has not been told yet of blocks that are erased: they are not taken from it here; "
         "other hosts may be given them until it has",
         {{"domain", options_.domain_name}, {"blocks", stats.erasures_owed}});
-  } else if (stats.erasures_owed == 0 && erasures_told_ > 0) {
+  } else if (stats.erasures_owed == 0 && stats.forgets_owed == 0 && erasures_told_ > 0) {
     Log(LogLevel::kInfo, "redis has erased what was owed",
         {{"domain", options_.domain_name}, {"blocks", erasures_told_}});
   }
-  erasures_told_ = stats.erasures_owed;
+  // Blocks that a group's own debt has taken in are told of with it.
+  erasures_told_ = stats.erasures_owed == 0 ? 0 : std::max(erasures_told_, stats.erasures_owed);
 }
 
 void DomainRedis::OnSharedFetched(TransferId transfer_id, Status status,

@@ -155,7 +155,10 @@ std::string WhyNoChange(const DaemonConfig& running, const std::string& text) {
   const std::string name = text.substr(0, text.find('='));
   const std::string keys = KeysNamed(running, name);
   if (keys.empty()) {
-    return "'" + text +
+    constexpr size_t kQuotedBytesMax = 200;
+    std::string quoted = text.substr(0, kQuotedBytesMax);
+    if (quoted.size() < text.size()) quoted.append("...");
+    return "'" + quoted +
            "' is no KEY=VALUE, such as daemon.log_level=debug or domain.NAME.allow_uids=[1000]";
   }
   const bool has_several = keys.find(',') != keys.npos;
@@ -218,6 +221,7 @@ LiveConfig::LiveConfig(ConfigSource source, DaemonConfig& config, Hooks hooks)
   (void)Parse(source_, &wanted_);  // it has been read before
   NameDomains(config_, &wanted_);
   for (DomainConfig& domain : wanted_.domains) domain.place.clear();  // keys may be set by hand
+  wanted_.dram_bytes = DramBytesOf(wanted_);
   file_slab_bytes_ = wanted_.nvme.slab_bytes;
   wanted_.nvme.slab_bytes = config_.nvme.slab_bytes;  // worked out of a capacity that may change
   for (ConfigEntry& entry : ConfigEntries(DaemonConfig())) {
@@ -295,6 +299,12 @@ std::string LiveConfig::Origin(const std::string& key, const std::string& value)
   }
   const auto plain = defaults_.find(key);
   return plain != defaults_.end() && plain->second != value ? "default, worked out" : "default";
+}
+
+// What a file asks for, as far as it can be had: the command line outranks it.
+uint64_t LiveConfig::DramBytesOf(const DaemonConfig& file) const {
+  return source_.overrides.dram_bytes.empty() ? std::min(file.dram_bytes, dram_bytes_max_)
+                                              : config_.dram_bytes;
 }
 
 Error LiveConfig::Set(const std::string& text, std::string* document) {
@@ -435,7 +445,7 @@ Error LiveConfig::Reload(const ConfigSource& source, std::string* document) {
   DaemonConfig wanted = wanted_;
   (void)CopyLive(file, "", &wanted);
   LeaveAbsentTiers(config_, &wanted);
-  wanted.dram_bytes = std::min(wanted.dram_bytes, dram_bytes_max_);
+  wanted.dram_bytes = DramBytesOf(wanted);
   const DaemonConfig before = config_;
   TERRACE_RETURN_IF_REFUSED(Take(std::move(wanted), file_slab_bytes));
   source_ = source;

@@ -85,6 +85,7 @@ class LiveConfig {
   void TakeRings(KeyRings rings, std::string* document);
   void TellTlsFiles(std::vector<RedisTlsFile> files, std::string* document);
   std::string Origin(const std::string& key, const std::string& value) const;
+  uint64_t DramBytesOf(const DaemonConfig& file) const;
 
   ConfigSource source_;
   DaemonConfig& config_;

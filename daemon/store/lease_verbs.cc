@@ -111,9 +111,12 @@ Status JoinOperation::Continue(const Caller& caller, LeaseKind kind, LeaseToken*
   // session that was told slots on earlier pages may be using them, and acknowledges itself.
   if (manager.IsVoid(*id)) return Status(StatusCode::kGone, "the lease was revoked");
   if (!joined->is_zero()) {
-    if (is_joiner) caller.domain().leases.TellAgain(*id);
-    if (is_joiner) return Status::Ok();
-    return Status(StatusCode::kInvalid, "a later page of a lease that the session has not joined");
+    if (!is_joiner) {
+      return Status(StatusCode::kInvalid,
+                    "a later page of a lease that the session has not joined");
+    }
+    caller.domain().leases.TellAgain(*id);
+    return Status::Ok();
   }
   if (is_joiner) {
     return Status(StatusCode::kInvalid, "the session has joined this lease already");

@@ -1,11 +1,13 @@
 // `terrace evict`: drops blocks by key, a whole group, everything in the domain, or what filters
 // name.
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "tools/terrace/cli/admin_link.h"
@@ -97,7 +99,7 @@ class EvictVerb : public Verb {
     std::unique_ptr<Client> client = ConnectOrExplain(address_);
     if (client == nullptr) return kExitFailed;
     if (ExitCode outcome = Evict(*client, keys); outcome != kExitOk) return outcome;
-    stats_ = FetchStats(*client, address_.deadline_us());
+    LookAtOwed([&] { return FetchStats(*client, address_.deadline_us()); });
     Report();
     return kExitOk;
   }
@@ -159,7 +161,7 @@ class EvictVerb : public Verb {
     const auto reply = AskEvictWhere(*link, filter_, &why);
     if (!reply) return Fail("evict: " + WhyNoTier(*link).value_or(why));
     total_ = *reply;
-    stats_ = FetchStats(*link);
+    LookAtOwed([&] { return FetchStats(*link); });
     Report();
     return kExitOk;
   }
@@ -194,6 +196,21 @@ class EvictVerb : public Verb {
   uint64_t NotHereCount() const {
     const uint64_t found_count = total_.block_count + total_.skipped_count;
     return key_texts_.size() > found_count ? key_texts_.size() - found_count : 0;
+  }
+
+  // A server that answers is told within milliseconds of what was erased: so long it is awaited.
+  template <typename Fetch>
+  void LookAtOwed(Fetch fetch) {
+    constexpr auto kBeingToldMax = std::chrono::seconds(1);
+    constexpr auto kPause = std::chrono::milliseconds(20);
+    const auto began = std::chrono::steady_clock::now();
+    stats_ = fetch();
+    while (!is_dry_run_ && Owed("forgets_owed") + Owed("erasures_owed") > 0 &&
+           stats_->Text("redis.is_ready") == "true" &&
+           std::chrono::steady_clock::now() - began < kBeingToldMax) {
+      std::this_thread::sleep_for(kPause);
+      stats_ = fetch();
+    }
   }
 
   bool HasRedis() const { return stats_ && stats_->Count("redis.connections"); }

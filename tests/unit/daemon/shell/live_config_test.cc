@@ -150,6 +150,17 @@ TEST_F(LiveConfigTest, WhatTheCommandLineSaysNeedsARestart) {
   EXPECT_EQ(Get("daemon.log_level")["is_live"], true);
 }
 
+// The file's larger or smaller size is neither refused with other keys nor taken with them.
+TEST_F(LiveConfigTest, WhatTheCommandLineSaysStaysBesideOtherKeys) {
+  for (const char* of_file : {"2GiB", "256MiB"}) {
+    Start(std::string("[daemon]\ndram_bytes = \"") + of_file + "\"\n", {.dram_bytes = "1GiB"});
+    ASSERT_TRUE(Ask(ConfigAction::kSet, "daemon.log_level=debug")) << of_file << ": " << why_;
+    EXPECT_EQ(config_.dram_bytes, kGiB) << of_file;
+    ASSERT_TRUE(Ask(ConfigAction::kReload)) << of_file << ": " << why_;
+    EXPECT_EQ(config_.dram_bytes, kGiB) << of_file;
+  }
+}
+
 TEST_F(LiveConfigTest, SeveralKeysAreSetAtOnceOrNoneIs) {
   Start("[nvme]\npaths = [\"/a\"]\ncapacity_bytes = \"8GiB\"\nslab_bytes = \"1GiB\"\n");
   const std::string both =
