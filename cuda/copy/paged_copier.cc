@@ -221,9 +221,8 @@ Status PagedCopier::Copy(CopyLane& lane, const Routed& pages, LayerRange layers)
 Status PagedCopier::LendCodes(CopyLane& lane, const Routed& pages,
                               std::shared_ptr<PageCodes>* codes) {
   if (!options_.codec) return Status::Ok();
-  const uint64_t page_count = pages.within.size() + pages.straight.size() + pages.bounced.size();
   const auto by_delta = PagesByDelta(pages);
-  CodeCounts counts{.pieces = page_count * nest_.layer_count() * 2};  // keys and values
+  CodeCounts counts{.pieces = pages.page_count() * nest_.layer_count() * 2};  // keys and values
   if (options_.rope) counts.turn_bytes = by_delta.size() * TurnTableBytes(*options_.rope);
   Result<std::shared_ptr<PageCodes>> lent = codes_.Lend(counts);
   if (!lent.ok()) return lent.status();
@@ -280,7 +279,7 @@ Result<LoadTicket> PagedCopier::Load(std::span<const PageSlot> pages, const Dest
 
 uint32_t PagedCopier::LayersOfStep(uint64_t page_count) const {
   const auto layers_of = [](uint64_t bytes, uint64_t layer_bytes) {
-    return (bytes + layer_bytes - 1) / layer_bytes;
+    return RoundUp(bytes, layer_bytes) / layer_bytes;
   };
   const uint64_t wanted =
       std::max(layers_of(options_.load_chunk_bytes_min, nest_.layer_bytes),
@@ -293,8 +292,7 @@ Result<LoadTicket> PagedCopier::QueueLoad(const Routed& pages, const Destination
   CopyLane& lane = *load_;
   TERRACE_RETURN_IF_ERROR(LendCodes(lane, pages, codes));
   TERRACE_RETURN_IF_ERROR(free.Gate(lane.pages_stream()));
-  const uint64_t page_count = pages.within.size() + pages.straight.size() + pages.bounced.size();
-  const uint32_t step = std::min(LayersOfStep(page_count), lane.layers_max());
+  const uint32_t step = std::min(LayersOfStep(pages.page_count()), lane.layers_max());
   std::vector<PooledEvent> ready;
   for (uint32_t first = 0; first < nest_.layer_count(); first += step) {
     TERRACE_RETURN_IF_ERROR(

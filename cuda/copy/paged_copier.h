@@ -104,6 +104,7 @@ class PagedCopier {
     std::span<const PageSlot> within;  // in the device's own memory
     std::span<const PageSlot> straight;
     std::span<const PageSlot> bounced;
+    uint64_t page_count() const { return within.size() + straight.size() + bounced.size(); }
   };
   Routed Route(std::span<const PageSlot> pages) const;
   static Status Copy(CopyLane& lane, const Routed& pages, LayerRange layers);

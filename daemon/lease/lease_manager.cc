@@ -284,9 +284,7 @@ bool LeaseManager::StepTail(CutTail* tail, uint32_t* budget) {
     if (*budget == 0) return false;
     const auto [entry, path] = tail->PopLast(budget);
     if (entry.block == kBlockNone) continue;
-    if (entry.flags & kEntryByParts) {
-      d_.leases.LeaveBehind(tail->lease, entry);
-    } else if (tail->stays) {
+    if (tail->stays || (entry.flags & kEntryByParts) != 0) {
       const uint8_t flags = entry.flags | kEntryByParts;
       for (uint32_t i = path.block_count; i-- > 0;) {
         d_.leases.LeaveBehind(tail->lease, {.block = path.first + i, .flags = flags});
