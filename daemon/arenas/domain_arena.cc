@@ -1,9 +1,11 @@
 #include "daemon/arenas/domain_arena.h"
 
 #include <asio/post.hpp>
+#include <cstring>
 #include <span>
 #include <utility>
 
+#include "daemon/config/config_text.h"
 #include "daemon/log/log.h"
 #include "daemon/socket/memory_to_read.h"
 #include "terrace/check.h"
@@ -75,16 +77,37 @@ Arena::Options DomainArena::MakeOptions() {
   options.segment_bytes = options_.segment_bytes;
   options.segments_max = options_.segments_max;
   options.segments_expected = options_.segments_expected;
+  options.huge_pages = options_.huge_pages;
   options.backing = ChoiceOf(options_.hugepages);
   options.identity = KeyedHash64(options_.secret, std::as_bytes(std::span(options_.domain_name)));
   options.on_populated = [this](uint32_t segment, Status status) {
-    asio::post(store_loop_, [this, segment, status] {
-      if (status.ok()) Register(segment);
-      events_.on_populated(segment, status);
-    });
+    asio::post(store_loop_, [this, segment, status] { OnPopulated(segment, status); });
   };
   options.on_punched = Posted(events_.on_punched);
   return options;
+}
+
+// The store tries again and again: told is when it begins to fail, and when it is over.
+void DomainArena::OnPopulated(uint32_t segment, Status status) {
+  if (status.ok()) Register(segment);
+  if (status.ok() == is_short_) {
+    is_short_ = !status.ok();
+    const bool is_huge = arena_->backing() == ArenaBacking::kHugetlb;
+    const uint64_t populated_bytes = PopulatedSegments().size() * options_.segment_bytes;
+    if (is_short_) {
+      Log(LogLevel::kWarn, "arena cannot grow",
+          {{"domain", options_.domain_name},
+           {"populated", FormatBytes(populated_bytes)},
+           {"wanted", FormatBytes(options_.segment_bytes)},
+           {"why", std::string(status.what()) + ": " + std::strerror(status.detail())},
+           {"remedy", is_huge ? "others have taken the huge pages: raise vm.nr_hugepages"
+                              : "leave memory free, or lower dram_bytes"}});
+    } else {
+      Log(LogLevel::kInfo, "arena grows again",
+          {{"domain", options_.domain_name}, {"populated", FormatBytes(populated_bytes)}});
+    }
+  }
+  events_.on_populated(segment, status);
 }
 
 Status DomainArena::Create(std::string* why) {

@@ -34,9 +34,10 @@ class DomainArena : public ArenaMemory {
     std::string domain_name;
     uint64_t segment_bytes = kSegmentBytesDefault;
     uint32_t segments_max = 0;
-    uint32_t segments_expected = 0;  // huge pages for so many are looked for
+    uint32_t segments_expected = 0;  // huge pages for so many are held, if they are taken
     HugePages hugepages = HugePages::kAuto;
-    DomainSecret secret{};  // whose bytes they are
+    DomainSecret secret{};                       // whose bytes they are
+    std::shared_ptr<HugePageClaims> huge_pages;  // of all domains; null: its own
   };
   struct Events {
     std::function<void(uint32_t segment, Status status)> on_populated;
@@ -74,6 +75,7 @@ class DomainArena : public ArenaMemory {
       const std::function<void(uint32_t, Status)>& event) const;
 
   Arena::Options MakeOptions();
+  void OnPopulated(uint32_t segment, Status status);
   Status Own(Result<std::unique_ptr<Arena>> arena, std::string_view origin);
   void Register(uint32_t segment);
 
@@ -81,6 +83,7 @@ class DomainArena : public ArenaMemory {
   asio::io_context& store_loop_;
   const Events events_;
   std::vector<Disk*> disks_;
+  bool is_short_ = false;  // the last segment could not be populated, which was told
   std::unique_ptr<Arena> arena_;
 };
 

@@ -67,7 +67,7 @@ void LeaseTable::Forget(LeaseId id) {
 void LeaseTable::Close(LeaseId id) {
   Lease& lease = leases_[id];
   TERRACE_CHECK(lease.phase != LeasePhase::kUnused && lease.entries.empty() &&
-                    lease.left_behind.empty() && lease.joiners.empty(),
+                    lease.left_behind.empty() && lease.slots_kept.empty() && lease.joiners.empty(),
                 "a lease closes when nothing is left in it");
   Forget(id);
   const uint32_t stamp = lease.stamp;
@@ -153,6 +153,19 @@ bool LeaseTable::Flag(LeaseId id, uint32_t entry_index, uint8_t flag) {
 
 LeaseEntry LeaseTable::Take(LeaseId id, uint32_t entry_index) {
   return std::exchange(leases_[id].entries[entry_index], {});
+}
+
+void LeaseTable::KeepSlots(LeaseId id, std::span<const SlotRef> slots) {
+  std::vector<SlotRef>& kept = leases_[id].slots_kept;
+  kept.insert(kept.end(), slots.begin(), slots.end());
+}
+
+SlotRef LeaseTable::TakeSlot(LeaseId id) {
+  std::vector<SlotRef>& kept = leases_[id].slots_kept;
+  TERRACE_CHECK(!kept.empty(), "there is something to be taken");
+  const SlotRef slot = kept.back();
+  kept.pop_back();
+  return slot;
 }
 
 // ---- ends ----

@@ -40,9 +40,10 @@ struct Joiner {
 inline constexpr uint8_t kEntryByParts = 1;   // parts of it, or it before its prefix, were told
 inline constexpr uint8_t kEntryFenced = 2;    // counted in the block's fence_count
 inline constexpr uint8_t kEntryOnDevice = 4;  // answered where it lies in the device's memory
+inline constexpr uint8_t kEntrySealed = 8;  // write: sealed, and held: other joiners may write yet
 
 struct LeaseEntry {
-  BlockId block = kBlockNone;  // write: none once it is sealed or aborted
+  BlockId block = kBlockNone;  // write: none once its only joiner has sealed or aborted it
   uint8_t flags = 0;
 };
 
@@ -77,6 +78,8 @@ struct Lease {
   std::vector<LeaseEntry> entries;
   // Left the prefix, but a reader may still be looking at parts of them: held to the end.
   std::vector<LeaseEntry> left_behind;
+  // Write: of members that a sealed block lacks. Another joiner may have been told of them.
+  std::vector<SlotRef> slots_kept;
   CommitMarks marks;                  // write: keys and commits, by entry
   uint32_t revoked_count = 0;         // entries that the revocation has dealt with,
   uint32_t revoked_behind_count = 0;  // and of those left behind
@@ -187,6 +190,10 @@ class LeaseTable {
   bool Flag(LeaseId id, uint32_t entry, uint8_t flag);
   // The entry has no block from now on. What it was.
   LeaseEntry Take(LeaseId id, uint32_t entry);
+  // Write: slots of no block any more stay taken to the end of the lease. They leave the last
+  // first; REQUIRES: there is one.
+  void KeepSlots(LeaseId id, std::span<const SlotRef> slots);
+  SlotRef TakeSlot(LeaseId id);
   // Write: what is committed of the entries.
   CommitMarks& marks(LeaseId id) { return leases_[id].marks; }
 

@@ -131,7 +131,19 @@ void LeaseManager::AppendReady(LeaseId id, std::span<const BlockRange> path) {
   Charge(id, block_count);
 }
 
-void LeaseManager::Sealed(LeaseId id, uint32_t entry_index) {
+bool LeaseManager::IsAlone(LeaseId id, SessionIndex session) const {
+  const std::vector<Joiner>& joiners = d_.leases.at(id).joiners;
+  return joiners.size() == 1 && joiners[0].session == session;
+}
+
+void LeaseManager::Sealed(LeaseId id, SessionIndex session, uint32_t entry_index,
+                          std::span<const SlotRef> slots_left) {
+  if (!IsAlone(id, session)) {
+    d_.leases.KeepSlots(id, slots_left);
+    d_.leases.Flag(id, entry_index, kEntrySealed);
+    return;
+  }
+  for (const SlotRef& slot : slots_left) d_.slots.Free(slot);
   Release(d_.leases.Take(id, entry_index));
 }
 
@@ -168,7 +180,7 @@ Status LeaseManager::AbortKeys(LeaseId id, SessionIndex session,
       return Status(StatusCode::kInvalid, "a key index is not of this lease");
     }
   }
-  const bool is_alone = lease.joiners.size() == 1 && lease.joiners[0].session == session;
+  const bool is_alone = IsAlone(id, session);
   for (const uint32_t index : key_indexes) {
     const uint32_t place = lease.marks.EntryOf(index);
     if (place == kEntryNone) continue;
@@ -382,6 +394,11 @@ bool LeaseManager::StepEnd(LeaseId id, uint32_t* budget) {
       EraseUnwritten(entry.block, budget);
     }
     Release(entry);
+  }
+  while (!lease.slots_kept.empty()) {
+    if (*budget == 0) return false;
+    --*budget;
+    d_.slots.Free(d_.leases.TakeSlot(id));
   }
   Uncharge(lease);
   d_.leases.Close(id);

@@ -48,8 +48,12 @@ class LeaseManager {
   Status AbortKeys(LeaseId id, SessionIndex session, std::span<const uint32_t> key_indexes);
   // Gives up the whole lease for everybody; others are told, and acknowledge.
   void AbortAll(LeaseId id, SessionIndex session);
-  // A committed block is the cache's now.
-  void Sealed(LeaseId id, uint32_t entry_index);
+  // Whether nobody else may be writing what the lease reserves.
+  bool IsAlone(LeaseId id, SessionIndex session) const;
+  // A committed block is the cache's now; but the lease keeps its slots, and those that it turned
+  // out not to need, if others have joined: they may be writing them whatever one of them says.
+  void Sealed(LeaseId id, SessionIndex session, uint32_t entry_index,
+              std::span<const SlotRef> slots_left);
 
   // The session's connection ended, or its process is dead, or it was silent too long.
   void OnHangUp(SessionIndex session);

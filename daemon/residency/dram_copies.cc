@@ -56,10 +56,20 @@ void DramCopies::Expect(BlockId id) {
   RootsPromised(id);  // they come with the bytes, and nobody gets the bytes before
 }
 
-void DramCopies::EndWrite(BlockId id, uint64_t member_mask) {
-  TERRACE_CHECK(d_.block(id).dram.state == CopyState::kFilling, "I4: a block is written once");
-  FreeSlots(id, d_.block(id).dram.member_mask & ~member_mask);
-  PartOf(id).dram.state = CopyState::kReady;
+std::vector<SlotRef> DramCopies::EndWrite(BlockId id, uint64_t member_mask) {
+  DramPart& part = PartOf(id);
+  TERRACE_CHECK(part.dram.state == CopyState::kFilling, "I4: a block is written once");
+  const std::span<SlotRef> refs = d_.slots_of(d_.block(id));
+  const std::span<const LocalMember> locals = d_.group_of(d_.block(id)).locals();
+  std::vector<SlotRef> left;
+  for (uint32_t i = 0; i < locals.size(); ++i) {
+    if ((part.dram.member_mask & ~member_mask & BitOf(locals[i])) == 0) continue;
+    left.push_back(std::exchange(refs[i], {}));
+  }
+  part.dram.member_mask &= member_mask;
+  part.dram.state = CopyState::kReady;
+  candidates_.NoteReadiness(id);
+  return left;
 }
 
 void DramCopies::StepsIn(BlockId id, uint32_t step_count) {

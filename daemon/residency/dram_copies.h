@@ -11,6 +11,7 @@
 #include <span>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "daemon/residency/block_observers.h"
 #include "daemon/residency/candidates.h"
@@ -36,8 +37,9 @@ class DramCopies {
   Status TakeSlots(BlockId id, uint64_t member_mask, const FillFrom& from, uint32_t* short_class);
   // Bytes are to come from the shared tier, which has all checksums as well. REQUIRES: no copy.
   void Expect(BlockId id);
-  // The writer is done: Filling → Ready, with the slots of `member_mask` alone.
-  void EndWrite(BlockId id, uint64_t member_mask);
+  // The writer is done: Filling → Ready, with the slots of `member_mask` alone. The others' slots,
+  // which are the caller's to free.
+  std::vector<SlotRef> EndWrite(BlockId id, uint64_t member_mask);
   // The bytes of so many first steps of a promotion are in and verified.
   void StepsIn(BlockId id, uint32_t step_count);
   // Somebody is told of parts of the promotion under way.

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "daemon/residency/block_hints.h"
 #include "daemon/residency/dram_copies.h"
@@ -59,8 +60,9 @@ class Lifecycle {
   // What the record in the shared tier says of an expected block. REQUIRES: its bytes are not
   // readable yet.
   void Describe(BlockId id, CommitId commit_id, uint64_t event_hash);
-  // Reserved → Sealed: `member_mask` has bytes, other members' slots are freed.
-  void Seal(BlockId id, uint64_t member_mask);
+  // Reserved → Sealed: `member_mask` has bytes. Other members' slots, which are the caller's to
+  // free.
+  std::vector<SlotRef> Seal(BlockId id, uint64_t member_mask);
 
   // A copy that outlived the last process; nobody can ask for it before EndRestore. kBlockNone if
   // it is not wanted; the extent stays its tier's then.

@@ -106,9 +106,9 @@ bool Lifecycle::AreAllRootsIn(BlockId id, uint64_t member_mask) const {
   return true;
 }
 
-void Lifecycle::Seal(BlockId id, uint64_t member_mask) {
+std::vector<SlotRef> Lifecycle::Seal(BlockId id, uint64_t member_mask) {
   TERRACE_CHECK(d_.block(id).phase == BlockPhase::kReserved, "I4: a Reserved block is sealed once");
-  dram_.EndWrite(id, member_mask);
+  std::vector<SlotRef> slots_left = dram_.EndWrite(id, member_mask);
   BlockLife& life = LifeOf(id);
   life.phase = BlockPhase::kSealed;
   life.created_us = d_.NowUs();
@@ -121,6 +121,7 @@ void Lifecycle::Seal(BlockId id, uint64_t member_mask) {
   hints_.StartExpiry(id);  // if it passed unsealed
   candidates_.Refresh(id);
   observers_.waiting->OnBlockReady(id);
+  return slots_left;
 }
 
 // ---- copies that outlived the last process ----

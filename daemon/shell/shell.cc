@@ -117,6 +117,7 @@ struct Shell::State {
   std::vector<DomainSecret> secrets;
   std::vector<Listener> listeners;
   std::map<std::string, int> stored_fds;  // systemd's, until the FdStore has them
+  const std::shared_ptr<HugePageClaims> huge_pages = std::make_shared<HugePageClaims>();
   std::vector<std::unique_ptr<DomainArena>> arenas;
   std::unique_ptr<Inheritance> inheritance;
   std::optional<DomainQuotas> quotas;
@@ -286,8 +287,6 @@ Status Shell::State::CreateArenas(std::string* why) {
       },
       [this](uint32_t i, uint64_t seed) { return missed_erasures->MayAdopt(i, seed); });
   TERRACE_RETURN_IF_ERROR(inheritance->Take(why));
-  const auto fair_share = static_cast<uint32_t>(
-      std::max<uint64_t>(1, config.dram_bytes / config.segment_bytes / config.domains.size()));
   for (uint32_t i = 0; i < config.domains.size(); ++i) {
     const DomainConfig& domain = config.domains[i];
     const DomainArena::Events events{.on_populated =
@@ -304,15 +303,9 @@ Status Shell::State::CreateArenas(std::string* why) {
                                              sessions->Flush();
                                            });
                                          }};
-    const auto segments_max = static_cast<uint32_t>(domain.dram_max_bytes / config.segment_bytes);
-    const uint32_t guaranteed = GuaranteedSegmentsOf(config, i);
-    const DomainArena::Options options{
-        .domain_name = domain.name,
-        .segment_bytes = config.segment_bytes,
-        .segments_max = segments_max,
-        .segments_expected = std::min(segments_max, std::max(guaranteed, fair_share)),
-        .hugepages = config.hugepages,
-        .secret = secrets[i]};
+    DomainArena::Options options = ArenaOptionsOf(config, i);
+    options.secret = secrets[i];
+    options.huge_pages = huge_pages;
     arenas.push_back(std::make_unique<DomainArena>(options, loop, events));
     TERRACE_RETURN_IF_ERROR(inheritance->Furnish(*arenas.back(), why));
     TERRACE_RETURN_IF_ERROR(arenas.back()->CheckReaders(domain, why));
@@ -471,6 +464,7 @@ void Shell::State::BuildCore() {
       Administration::Parts{.loop = loop,
                             .config = config,
                             .clock = clock,
+                            .huge_pages = *huge_pages,
                             .post = PostTurns("administration"),
                             .take_rings = [this](const KeyRings& now) { TakeRings(now); }},
       std::move(config_source));

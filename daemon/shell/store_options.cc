@@ -70,6 +70,23 @@ DomainOptions DomainOptionsOf(const DaemonConfig& config, size_t domain_index) {
   return options;
 }
 
+// Each domain expects what it is guaranteed and an equal part of what nobody is: no more than
+// dram_bytes all together.
+DomainArena::Options ArenaOptionsOf(const DaemonConfig& config, size_t domain_index) {
+  const uint64_t total = config.dram_bytes / config.segment_bytes;
+  uint64_t guaranteed = 0;
+  for (size_t i = 0; i < config.domains.size(); ++i) guaranteed += GuaranteedSegmentsOf(config, i);
+  const uint64_t share = (total - std::min(total, guaranteed)) / config.domains.size();
+  const DomainConfig& domain = config.domains[domain_index];
+  const auto segments_max = static_cast<uint32_t>(domain.dram_max_bytes / config.segment_bytes);
+  const uint64_t expected = GuaranteedSegmentsOf(config, domain_index) + share;
+  return {.domain_name = domain.name,
+          .segment_bytes = config.segment_bytes,
+          .segments_max = segments_max,
+          .segments_expected = static_cast<uint32_t>(std::min<uint64_t>(expected, segments_max)),
+          .hugepages = config.hugepages};
+}
+
 SessionTableOptions SessionLimitsOf(const DaemonConfig& config) {
   return {
       .lease_ttl_ms = config.lease_ttl_ms,

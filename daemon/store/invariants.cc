@@ -35,7 +35,7 @@ class InvariantCheck {
     slots_used_ +=
         static_cast<uint32_t>(d_.inherited.count()) + rooms_.adoption.parked_slot_count();
     TERRACE_CHECK(slots_used_ == d_.slots.usage().slots_used,
-                  "I6: every used slot is a block's, or a predecessor's");
+                  "I6: every used slot is a block's, a lease's or a predecessor's");
     for (uint32_t t = 0; t < d_.lower.size(); ++t) {
       TERRACE_CHECK(ready_below_[t] == d_.lower[t].block_count &&
                         persisted_below_[t] == d_.lower[t].persisted_block_count,
@@ -67,6 +67,7 @@ class InvariantCheck {
       if (lease.phase == LeasePhase::kUnused) continue;
       for (const LeaseEntry& entry : lease.entries) Count(entry, lease.kind == LeaseKind::kWrite);
       for (const LeaseEntry& entry : lease.left_behind) Count(entry, false);
+      slots_used_ += static_cast<uint32_t>(lease.slots_kept.size());
     }
     for (const LeaseEntry& entry : d_.lease_backlog.entries()) Count(entry, false);
     for (const CutTail& tail : d_.lease_backlog.tails()) {

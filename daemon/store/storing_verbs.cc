@@ -364,7 +364,9 @@ class Committer {
     const uint32_t place = lease.marks.EntryOf(entry.key_index);
     const BlockId id = place == kEntryNone ? kBlockNone : lease.entries[place].block;
     // Sealed already, or never ours.
-    if (id == kBlockNone) return StatusCode::kExists;
+    if (id == kBlockNone || (lease.entries[place].flags & kEntrySealed) != 0) {
+      return StatusCode::kExists;
+    }
     const Block& b = domain.block(id);
     if (b.phase != BlockPhase::kReserved) return StatusCode::kGone;
     const Group& group = domain.group_of(b);
@@ -442,10 +444,11 @@ class Committer {
     }
     domain.seams.work += group.root_count() / kPartsPerWork;
     if (is_hinted_) caller_.rooms->residency.hints.Apply(id, hints_);
-    caller_.rooms->residency.lifecycle.Seal(id, group.local_mask() & ~absent);
+    const std::vector<SlotRef> slots_left =
+        caller_.rooms->residency.lifecycle.Seal(id, group.local_mask() & ~absent);
     sealed_.push_back(id);
     caller_.rooms->mover.OnSealed(id);
-    caller_.rooms->lease_manager.Sealed(lease_id_, place);
+    caller_.rooms->lease_manager.Sealed(lease_id_, caller_.session, place, slots_left);
   }
 
   const Caller& caller_;

@@ -132,15 +132,16 @@ void SimProcess::SendJoin() {
         .wants_device = (join.flags & protocol::kAcquireDevice) != 0});
 }
 
-// Fills one part that is not committed yet. A stray write happens without looking at the inbox: the
-// process was stopped, or its DMA outlives it.
+// Fills one part that is not committed yet, or goes on filling it, as a copy that takes long does.
+// A stray write happens without looking at the inbox: the process was stopped, or its DMA outlives
+// it.
 void SimProcess::WriteSomePart(WriteLease& lease, bool is_stray) {
   if (lease.is_revoked && !is_stray) return;
   const SpaceGroupSpec& spec = options_.host->GroupSpec(lease.group_number);
   auto& writers = options_.host->shared_writes()[lease.token].writer_of_part;
   const uint32_t members_in_mask = std::popcount(lease.member_mask);
   size_t slot = 0;
-  std::vector<std::array<uint32_t, 4>> open;  // key, member, part, slot
+  std::vector<std::array<uint32_t, 4>> open, written;  // key, member, part, slot
   for (uint32_t k = 0; k < lease.reserved.size(); ++k) {
     if (lease.reserved[k].status != 0) continue;
     uint32_t column = 0;
@@ -149,16 +150,20 @@ void SimProcess::WriteSomePart(WriteLease& lease, bool is_stray) {
       for (uint32_t p = 0; p < spec.members[m].spec.part_bytes.size(); ++p) {
         const auto writer = writers.find(PartIndex(k, m, p));
         const bool is_mine = writer == writers.end() || writer->second == options_.number;
-        if (is_mine && !lease.part_state.contains(PartIndex(k, m, p))) {
-          open.push_back({k, m, p, static_cast<uint32_t>(slot + column)});
-        }
+        const auto state = lease.part_state.find(PartIndex(k, m, p));
+        const bool is_open = state == lease.part_state.end();
+        if (!is_mine || (!is_open && state->second != 1)) continue;
+        (is_open ? open : written).push_back({k, m, p, static_cast<uint32_t>(slot + column)});
       }
       ++column;
     }
     slot += members_in_mask;
   }
-  if (open.empty()) return;
-  const auto [key, member, part, slot_index] = open[is_stray ? Pick(open.size()) : 0];
+  const bool goes_on = !is_stray && !written.empty() && (open.empty() || Chance(20));
+  const auto& choices = goes_on ? written : open;
+  if (choices.empty()) return;
+  const auto [key, member, part, slot_index] =
+      choices[is_stray || goes_on ? Pick(choices.size()) : 0];
   const PartName name{options_.host->TrustOf(options_.domain_index),
                       lease.group_number,
                       lease.keys[key],
@@ -166,6 +171,9 @@ void SimProcess::WriteSomePart(WriteLease& lease, bool is_stray) {
                       member,
                       part};
   writers[PartIndex(key, member, part)] = options_.number;
+  if (!is_stray && !options_.host->IsInThatUse(options_.domain_index, lease.slots[slot_index])) {
+    options_.host->Fail("a slot became another's while a joiner of its lease writes it");
+  }
   FillPart(name, PartMemory(lease.group_number, member, part, lease.slots[slot_index].address));
   if (!is_stray) lease.part_state[PartIndex(key, member, part)] = 1;
 }
@@ -197,16 +205,19 @@ uint32_t SimProcess::KeyIndexOf(const WriteLease& lease, const BlockKey& key) {
                                lease.keys.begin());
 }
 
-// A windowed member that nobody writes may be declared absent, but not at the prompt's end.
+// A windowed member that nobody writes may be declared absent, but not at the prompt's end. Or it
+// is somebody else's to write, who knows nothing of it and writes on.
 bool SimProcess::DeclareAbsent(WriteLease& lease, uint32_t key_index, uint32_t member) {
   const SpaceSpec& space = options_.host->GroupSpec(lease.group_number).members[member].spec;
-  auto& writers = options_.host->shared_writes()[lease.token].writer_of_part;
-  if (!space.is_windowed() || writers.contains(PartIndex(key_index, member, 0)) ||
-      key_index + 1 >= lease.keys.size() || !Happens(Kind::kAbsences, 500'000)) {
-    return false;
-  }
+  SimHost::SharedWrite& shared = options_.host->shared_writes()[lease.token];
+  auto& writers = shared.writer_of_part;
+  if (!space.is_windowed() || key_index + 1 >= lease.keys.size()) return false;
+  const auto writer = writers.find(PartIndex(key_index, member, 0));
+  const bool is_mine = writer != writers.end() && writer->second == options_.number;
+  const bool lies = shared.is_joined && !is_mine && Happens(Kind::kWrongAbsences, 500'000);
+  if (!lies && (writer != writers.end() || !Happens(Kind::kAbsences, 500'000))) return false;
   for (uint32_t part = 0; part < space.part_bytes.size(); ++part) {
-    writers[PartIndex(key_index, member, part)] = options_.number;
+    if (!lies) writers[PartIndex(key_index, member, part)] = options_.number;
     lease.part_state[PartIndex(key_index, member, part)] = 2;
   }
   return true;
@@ -565,6 +576,7 @@ void SimProcess::HandleReserved(const Pending& pending, BodyReader& body) {
     // A joiner of a write lease learns the keys from who reserved them, as ranks of one engine do.
     SimHost::SharedWrite& shared = options_.host->shared_writes()[reply.token];
     lease.keys = shared.keys;
+    shared.is_joined = true;
     // Joined again: what it wrote before may be committed, and is no longer its own to write.
     for (const auto& [part, writer] : shared.writer_of_part) {
       if (writer == options_.number) lease.part_state[part] = 2;

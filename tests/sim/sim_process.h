@@ -28,6 +28,8 @@ class SimHost {
   virtual ~SimHost() = default;
   virtual void SendToDaemon(uint32_t process, std::vector<std::byte> frame) = 0;
   virtual std::byte* SlotMemory(uint32_t domain_index, const SlotAddress& address) = 0;
+  // Whether the slot is in the very use in which its generation was told.
+  virtual bool IsInThatUse(uint32_t domain_index, const SlotRef& slot) = 0;
   virtual void Fail(const std::string& what) = 0;
   virtual Oracle& oracle() = 0;
   virtual Random& random() = 0;  // of what processes choose in this step
@@ -47,6 +49,7 @@ class SimHost {
   struct SharedWrite {
     std::vector<BlockKey> keys;
     std::map<uint64_t, uint32_t> writer_of_part;
+    bool is_joined = false;
     std::set<uint64_t> committed;
     uint32_t uid = 0;  // of who reserved
   };

@@ -54,6 +54,7 @@ constexpr Row kRows[] = {
     Happening("aborts"),
     Happening("wrong_checksums"),
     Happening("stale_commits"),
+    Happening("wrong_absences"),
     Happening("kills"),
     Happening("stops"),
     Happening("stray_writes"),

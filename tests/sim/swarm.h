@@ -58,6 +58,7 @@ enum class Kind : uint8_t {
   // Clients that fail, stop and lie.
   kWrongChecksums,
   kStaleCommits,
+  kWrongAbsences,
   kKills,
   kStops,
   kStrayWrites,

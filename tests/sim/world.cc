@@ -332,6 +332,17 @@ void World::Fail(const std::string& what) {
       "step " + std::to_string(steps_) + ", " + std::to_string(clock_.NowUs()) + " us: " + what;
 }
 
+bool World::IsInThatUse(uint32_t domain_index, const SlotRef& slot) {
+  const uint64_t rows_per_segment = kSegmentBytes / kArenaPageBytes;
+  SlotRow row;
+  std::memcpy(
+      &row,
+      &domains_[domain_index]
+           .slot_table[(slot.address.segment * rows_per_segment + slot.row) * kSlotRowBytes],
+      sizeof(row));
+  return row.state != SlotState::kFree && row.generation == slot.generation;
+}
+
 std::byte* World::SlotMemory(uint32_t domain_index, const SlotAddress& address) {
   SimArenaMemory& arena = *domains_[domain_index].arena;
   const uint32_t slab = address.segment - protocol::kDeviceSegmentFirst;

@@ -108,6 +108,7 @@ class World final : public SimHost, public Transport {
   // SimHost
   void SendToDaemon(uint32_t process, std::vector<std::byte> frame) override;
   std::byte* SlotMemory(uint32_t domain_index, const SlotAddress& address) override;
+  bool IsInThatUse(uint32_t domain_index, const SlotRef& slot) override;
   void Fail(const std::string& what) override;
   Oracle& oracle() override { return oracle_; }
   Random& random() override { return random_; }

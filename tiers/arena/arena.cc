@@ -23,6 +23,7 @@
 #include "src/thread_name.h"
 #include "terrace/check.h"
 #include "tiers/arena/bus_guard.h"
+#include "tiers/arena/huge_page_claims.h"
 #include "tiers/arena/memory_headroom.h"
 #include "tiers/arena/numa_nodes.h"
 #include "tiers/arena/slot_table.h"
@@ -30,16 +31,12 @@
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
-#ifndef MFD_HUGE_2MB
-#define MFD_HUGE_2MB (21U << 26)
-#endif
 
 namespace terrace {
 namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-constexpr uint64_t kHugePageBytes = 2 * kMiB;              // MFD_HUGE_2MB
-constexpr std::chrono::seconds kRestoreInterval{1};        // of pages that were lost to a SIGBUS
+constexpr std::chrono::seconds kHousekeepInterval{1};
 constexpr uint64_t kTrailerMagic = 0x3241'6172'6E65'7241;  // "ArenaA2" and its version
 constexpr uint64_t kNotedBytes = kNotedSessionsMax * sizeof(uint64_t);
 constexpr uint32_t kSegmentsMax = 1 << 16;  // 16 TiB in segments of 256 MiB
@@ -146,11 +143,11 @@ class Arena::Worker {
   void Run() {
     std::unique_lock lock(mutex_);
     for (;;) {
-      wake_.wait_for(lock, kRestoreInterval, [this] { return is_stopping_ || !queue_.empty(); });
+      wake_.wait_for(lock, kHousekeepInterval, [this] { return is_stopping_ || !queue_.empty(); });
       if (is_stopping_) return;
       if (queue_.empty()) {
         lock.unlock();
-        if (HasLostPages()) arena_->RestorePages();
+        arena_->Housekeep();
         lock.lock();
         continue;
       }
@@ -201,6 +198,7 @@ Status Arena::CheckOptions(Options* options, std::string* why) {
                    "; it must be 1 to segments_max, " + std::to_string(options->segments_max));
   }
   TERRACE_CHECK(options->on_populated && options->on_punched, "somebody waits for the arena");
+  if (options->huge_pages == nullptr) options->huge_pages = std::make_shared<HugePageClaims>();
   if (options->nodes.empty()) {
     options->nodes = NodesWithMemory(options->system_root + "/sys/devices/system/node");
   }
@@ -225,6 +223,7 @@ Arena::~Arena() {
     ::munmap(mapping.base, mapping.length_bytes);
   }
   if (table_mapping_.base != nullptr) ::munmap(table_mapping_.base, table_mapping_.length_bytes);
+  for (const int fd : fds_.nodes) options_.huge_pages->Forget(fd);
   CloseAll(fds_);
 }
 
@@ -250,6 +249,7 @@ Result<std::unique_ptr<Arena>> Arena::AdoptFds(Options options, const ArenaFds& 
   TERRACE_RETURN_IF_ERROR(arena->CheckFds(why));
   TERRACE_RETURN_IF_ERROR(arena->MapAll(why));
   arena->PunchHalfDone();
+  arena->ClaimWhatIsMissing();
   arena->StartWorker();
   return arena;
 }
@@ -279,16 +279,13 @@ Status Arena::CreateFds(std::string* why) {
   backing_ = ArenaBacking::kShmem;
   if (options_.backing != ArenaBackingChoice::kShmem) {
     std::string why_not;
-    const Status status = CheckHugePages(&why_not);
-    if (status.ok()) {
-      backing_ = ArenaBacking::kHugetlb;
-    } else if (options_.backing == ArenaBackingChoice::kHugetlb) {
+    const Status status = CreateHugeFds(&why_not);
+    if (!status.ok() && options_.backing == ArenaBackingChoice::kHugetlb) {
       return Refuse(why, arena_text + ": " + why_not, status);
-    } else {
-      notes_.push_back(why_not + "; using 4 KiB pages");
     }
+    if (!status.ok()) notes_.push_back(why_not + "; using 4 KiB pages");
   }
-  for (uint32_t i = 0; i < options_.nodes.size(); ++i) {
+  for (uint32_t i = 0; i < options_.nodes.size() && backing_ == ArenaBacking::kShmem; ++i) {
     TERRACE_RETURN_IF_ERROR(CreateNodeFd(i, why));
   }
   fds_.slot_table = CreateMemfd("terrace-slots-" + options_.name, 0);
@@ -301,34 +298,49 @@ Status Arena::CreateFds(std::string* why) {
                 status);
 }
 
-// Huge pages for segments_expected must be free now. A mapping without MAP_NORESERVE asks the
-// kernel exactly that, other processes' reservations included.
-Status Arena::CheckHugePages(std::string* why) {
-  const uint64_t wanted_bytes = options_.segments_expected * options_.segment_bytes;
-  const int fd = CreateMemfd("terrace-probe", MFD_HUGETLB | MFD_HUGE_2MB);
+// The nodes' files of huge pages, with those claimed that are expected to be used; or no file.
+Status Arena::CreateHugeFds(std::string* why) {
+  backing_ = ArenaBacking::kHugetlb;
   Status status;
-  if (fd < 0 || ::ftruncate(fd, static_cast<off_t>(wanted_bytes)) != 0) {
-    status = IoError("memfd_create(MFD_HUGETLB)");
-  } else {
-    void* mapped = ::mmap(nullptr, wanted_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (mapped == MAP_FAILED) {
-      status = IoError("mmap of huge pages");
-    } else {
-      ::munmap(mapped, wanted_bytes);
-    }
+  std::string ignored;  // that there is no such file means the same as that there are no such pages
+  for (uint32_t i = 0; i < options_.nodes.size() && status.ok(); ++i) {
+    status = CreateNodeFd(i, &ignored);
   }
-  if (fd >= 0) ::close(fd);
+  if (status.ok()) status = ClaimHugePages(options_.segments_expected);
   if (status.ok()) return status;
-  return Refuse(why,
-                "no " + std::to_string(wanted_bytes / kExtentUnitBytes) +
-                    " free huge pages of 2 MiB (" + ErrnoText(status.detail()) +
-                    "): raise vm.nr_hugepages, or set hugepages to off",
-                status);
+  CloseAll({.nodes = std::exchange(fds_.nodes, {})});
+  backing_ = ArenaBacking::kShmem;
+  return Refuse(why, WhyNoHugePages(options_.segments_expected, status), status);
+}
+
+// For so many segments that are not populated, those that are grown into first.
+Status Arena::ClaimHugePages(uint32_t segment_count) {
+  std::vector<HugePageClaims::Range> ranges;
+  for (uint32_t segment = 0; segment < options_.segments_max; ++segment) {
+    if (ranges.size() == segment_count) break;
+    if (slot_table_.empty() || !IsPopulated(segment)) ranges.push_back(PagesOf(segment));
+  }
+  return options_.huge_pages->ClaimAll(ranges);
+}
+
+std::string Arena::WhyNoHugePages(uint32_t segment_count, Status status) const {
+  const uint64_t wanted = segment_count * options_.segment_bytes / kHugePageBytes;
+  const uint64_t others = options_.huge_pages->held_bytes() / kHugePageBytes;
+  std::string why = "no " + std::to_string(wanted) + " free huge pages of 2 MiB (" +
+                    ErrnoText(status.detail()) + ")";
+  if (others > 0) why += " beside " + std::to_string(others) + " of other domains";
+  return why + ": raise vm.nr_hugepages, or set hugepages to off";
+}
+
+HugePageClaims::Range Arena::PagesOf(uint32_t segment) const {
+  return {.fd = fds_.nodes[segment / segments_per_node_],
+          .offset_bytes = (segment % segments_per_node_) * options_.segment_bytes,
+          .length_bytes = options_.segment_bytes};
 }
 
 Status Arena::CreateNodeFd(uint32_t node_index, std::string* why) {
   const uint32_t node = options_.nodes[node_index];
-  const unsigned flags = backing_ == ArenaBacking::kHugetlb ? MFD_HUGETLB | MFD_HUGE_2MB : 0;
+  const unsigned flags = backing_ == ArenaBacking::kHugetlb ? kHugePageFlags : 0;
   const int fd = CreateMemfd("terrace-arena-" + options_.name + "-" + std::to_string(node), flags);
   fds_.nodes.push_back(fd);
   const Status status = fd < 0 ? IoError("memfd_create") : SizeAndSeal(fd, NodeBytes(node_index));
@@ -536,6 +548,21 @@ void Arena::PunchHalfDone() {
   }
 }
 
+// For the segments that the predecessor had not grown into. There may be fewer pages now.
+void Arena::ClaimWhatIsMissing() {
+  if (backing_ != ArenaBacking::kHugetlb) return;
+  uint32_t populated_count = 0;
+  for (uint32_t segment = 0; segment < options_.segments_max; ++segment) {
+    if (IsPopulated(segment)) ++populated_count;
+  }
+  if (populated_count >= options_.segments_expected) return;
+  const uint32_t missing_count = options_.segments_expected - populated_count;
+  const Status status = ClaimHugePages(missing_count);
+  if (!status.ok()) {
+    notes_.push_back("to grow into there are " + WhyNoHugePages(missing_count, status));
+  }
+}
+
 void Arena::StartWorker() { worker_ = std::make_unique<Worker>(this); }
 
 // ---- segments ----
@@ -555,9 +582,9 @@ bool Arena::IsPopulated(uint32_t segment) const {
 }
 
 Arena::SegmentPlace Arena::PlaceOf(uint32_t segment) const {
-  const uint32_t node_index = segment / segments_per_node_;
-  const uint64_t offset_bytes = (segment % segments_per_node_) * options_.segment_bytes;
-  return {fds_.nodes[node_index], offset_bytes, node_mappings_[node_index].base + offset_bytes};
+  const HugePageClaims::Range pages = PagesOf(segment);
+  return {pages.fd, pages.offset_bytes,
+          node_mappings_[segment / segments_per_node_].base + pages.offset_bytes};
 }
 
 std::byte* Arena::SegmentBase(uint32_t segment) {
@@ -588,7 +615,9 @@ void Arena::BeginPunch(uint32_t segment) {
   worker_->Begin(segment, Worker::Operation::kPunch);
 }
 
-void Arena::RestorePages() {
+void Arena::Housekeep() {
+  options_.huge_pages->Trim();
+  if (!HasLostPages()) return;
   for (uint32_t i = 0; i < node_mappings_.size(); ++i) {
     RestoreLostPages(node_mappings_[i].base, node_mappings_[i].length_bytes, fds_.nodes[i], 0);
   }
@@ -606,6 +635,9 @@ Status Arena::Populate(uint32_t segment) {
   const uint64_t rows_bytes = SlotTableBytes(options_.segment_bytes, 1);
   Status status = PopulateRange(fds_.slot_table, slot_table_.data() + segment * rows_bytes,
                                 segment * rows_bytes, rows_bytes);
+  if (status.ok() && backing_ == ArenaBacking::kHugetlb) {
+    status = options_.huge_pages->Use(PagesOf(segment));
+  }
   if (status.ok()) {
     RemapLostPages(place.base, options_.segment_bytes, place.fd, place.offset_bytes);
     status = PopulateRange(place.fd, place.base, place.offset_bytes, options_.segment_bytes);

@@ -1,4 +1,4 @@
-// What tests of attacks borrow of the machine: huge pages, and another user.
+// What tests of attacks borrow of the machine: another user, and huge pages.
 #pragma once
 
 #include <fcntl.h>
@@ -7,42 +7,11 @@
 #include <unistd.h>
 
 #include <cstdint>
-#include <fstream>
 #include <functional>
-#include <string>
+
+#include "huge_pages.h"
 
 namespace terrace::test {
-
-// Of the machine's huge pages, for as long as it lives.
-class HugePages {
- public:
-  HugePages() = default;
-  HugePages(const HugePages&) = delete;
-  HugePages& operator=(const HugePages&) = delete;
-  ~HugePages() { GiveBack(); }
-  bool Take(uint32_t count) {
-    std::ifstream(kPool) >> before_;
-    Set(std::to_string(count));
-    count_ = count;
-    return AreThere();
-  }
-  // Those that nobody uses by now.
-  void GiveBack() {
-    if (!before_.empty()) Set(before_);
-  }
-  // Others on the machine may take them away.
-  bool AreThere() const {
-    uint32_t there = 0;
-    std::ifstream(kPool) >> there;
-    return there >= count_;
-  }
-
- private:
-  static constexpr const char* kPool = "/proc/sys/vm/nr_hugepages";
-  static void Set(const std::string& count) { std::ofstream(kPool) << count << std::flush; }
-  std::string before_;
-  uint32_t count_ = 0;
-};
 
 // Runs `act` as another user in a process of its own, which says a number. Its wait status.
 inline int RunAs(uid_t uid, const std::function<int()>& act, int* said) {

@@ -16,5 +16,25 @@ TEST(StoreOptions, TheScrubIsAsConfigured) {
   EXPECT_EQ(options.scrub_interval_us, 31'536'000'000'000u) << "a year, the most";
 }
 
+// All domains together expect no more memory than there is: its huge pages are held for them.
+TEST(StoreOptions, DomainsExpectTheirGuaranteesAndEqualPartsOfTheRest) {
+  DaemonConfig config;
+  config.segment_bytes = 2 * kMiB;
+  config.dram_bytes = 20 * config.segment_bytes;
+  config.domains.resize(3);
+  for (DomainConfig& domain : config.domains) domain.dram_max_bytes = config.dram_bytes;
+  config.domains[0].dram_guaranteed_bytes = 12 * config.segment_bytes;
+  // Whoever is guaranteed nothing has one segment: 12 + 1 + 1, and two each of the six that remain.
+  EXPECT_EQ(ArenaOptionsOf(config, 0).segments_expected, 14u);
+  EXPECT_EQ(ArenaOptionsOf(config, 1).segments_expected, 3u);
+  EXPECT_EQ(ArenaOptionsOf(config, 2).segments_expected, 3u);
+  config.domains[1].dram_max_bytes = 2 * config.segment_bytes;
+  EXPECT_EQ(ArenaOptionsOf(config, 1).segments_max, 2u);
+  EXPECT_EQ(ArenaOptionsOf(config, 1).segments_expected, 2u);
+  config.dram_bytes = 2 * config.segment_bytes;  // less than what is guaranteed
+  EXPECT_EQ(ArenaOptionsOf(config, 0).segments_expected, 12u);
+  EXPECT_EQ(ArenaOptionsOf(config, 2).segments_expected, 1u);
+}
+
 }  // namespace
 }  // namespace terrace

@@ -111,6 +111,135 @@ TEST(Lease, AHungUpJoinerVoidsItEvenBeforeItsTurnComes) {
   EXPECT_EQ(w.listener.revoked.size(), 1u);
 }
 
+// Two ranks store a block of two members together; the second member is windowed.
+class JoinedWrite : public testing::Test {
+ protected:
+  void SetUp() override {
+    group_ = OpenHybrid(a_);
+    OpenHybrid(b_);
+    reserved_ = w_.Reserve(a_, group_, keys_);
+    ASSERT_EQ(reserved_.slots.size(), 2u);
+    Join();
+  }
+  uint32_t OpenHybrid(SessionId session) {
+    return w_.OpenGroup(session, TestGroup("hybrid", {TestSpace(0), TestSpace(1, 2)}));
+  }
+  LeaseToken token() const { return reserved_.reply.token; }
+  void Join() { w_.Join(b_, {.token = token(), .member_mask = 3, .group_handle = group_}); }
+  protocol::CommitEntry Entry(SessionId session, uint32_t member, bool is_absent = false) {
+    auto entry = w_.Write(session, group_, keys_[0], 0, member, reserved_.keys[0].commit_id,
+                          reserved_.slots[member])
+                     .entry;
+    if (is_absent) {
+      entry.flags = protocol::kCommitAbsent;
+      entry.part_count = 0;
+    }
+    return entry;
+  }
+  // Somebody stores all that there is room for: the slots that he gets.
+  std::vector<SlotRef> FillAll() {
+    const SessionId other = w_.Open();
+    const uint32_t group = OpenHybrid(other);
+    std::vector<SlotRef> slots;
+    for (uint64_t chain = 50; chain < 50 + 2 * kSlotsPerSegment; ++chain) {
+      const std::vector<BlockKey> key = World::Keys(1, chain);
+      const ReserveResult got = w_.Reserve(other, group, key);
+      slots.insert(slots.end(), got.slots.begin(), got.slots.end());
+      if (!got.slots.empty()) w_.CommitAll(other, group, key, got);
+      w_.Release(other, got.reply.token);
+      w_.Advance(100'000);
+    }
+    return slots;
+  }
+  void ExpectNobodyGot(const SlotRef& slot, const std::vector<SlotRef>& got) {
+    EXPECT_FALSE(got.empty());
+    for (const SlotRef& other : got) EXPECT_NE(other.address, slot.address);
+  }
+
+  World w_{{.segments_max = 2}};
+  const SessionId a_ = w_.Open(), b_ = w_.Open();
+  uint32_t group_ = 0;
+  const std::vector<BlockKey> keys_ = World::Keys(1);
+  ReserveResult reserved_;
+};
+
+// PROMISE: T21 joiners of a write lease
+TEST_F(JoinedWrite, ASlotThatOneCallsAbsentIsNobodyElsesWhileTheOtherMayWriteIt) {
+  EXPECT_EQ(
+      w_.Commit(a_, {.token = token()}, {Entry(a_, 0), Entry(a_, 1, true)}).reply.sealed_count, 1u);
+  w_.Check();
+  EXPECT_EQ(w_.Release(a_, token()), StatusCode::kOk);
+  ExpectNobodyGot(reserved_.slots[1], FillAll());
+  // The end of the lease lets it go.
+  EXPECT_EQ(w_.Release(b_, token()), StatusCode::kOk);
+  w_.Run();
+  w_.Check();
+  const std::vector<SlotRef> got = FillAll();
+  EXPECT_TRUE(std::ranges::any_of(
+      got, [&](const SlotRef& slot) { return slot.address == reserved_.slots[1].address; }));
+  EXPECT_EQ(w_.Stats().lease_count, 0u);
+}
+
+TEST_F(JoinedWrite, WhatOneCommitsForTheOtherIsNotEvictedWhileTheOtherMayWriteIt) {
+  EXPECT_EQ(w_.Commit(a_, {.token = token()}, {Entry(a_, 0), Entry(a_, 1)}).reply.sealed_count, 1u);
+  // It is sealed, for everybody and also for the other, who comes too late.
+  EXPECT_EQ(w_.MatchCount(a_, group_, keys_), 1u);
+  EXPECT_THAT(w_.Commit(b_, {.token = token()}, {Entry(b_, 1)}).entries,
+              testing::ElementsAre(StatusCode::kExists));
+  EXPECT_EQ(w_.Release(a_, token()), StatusCode::kOk);
+  const std::vector<SlotRef> got = FillAll();
+  ExpectNobodyGot(reserved_.slots[0], got);
+  ExpectNobodyGot(reserved_.slots[1], got);
+  w_.Check();
+  EXPECT_EQ(w_.Release(b_, token()), StatusCode::kOk);
+  w_.Run();
+  EXPECT_EQ(w_.Stats().pinned_count, 0u);
+  FillAll();
+  EXPECT_EQ(w_.MatchCount(a_, group_, keys_), 0u) << "it leaves like any other";
+}
+
+// The erasure hides the block at once; its slots wait for whoever may write them.
+TEST_F(JoinedWrite, WhatIsErasedMeanwhileKeepsItsSlotsToTheEndOfTheLease) {
+  w_.Commit(a_, {.token = token()}, {Entry(a_, 0), Entry(a_, 1, true)});
+  w_.Reset(a_, group_);
+  w_.Run();
+  EXPECT_EQ(w_.MatchCount(a_, group_, keys_), 0u);
+  EXPECT_EQ(w_.Release(a_, token()), StatusCode::kOk);
+  const std::vector<SlotRef> got = FillAll();
+  ExpectNobodyGot(reserved_.slots[0], got);
+  ExpectNobodyGot(reserved_.slots[1], got);
+  EXPECT_EQ(w_.Release(b_, token()), StatusCode::kOk);
+  w_.Run();
+  w_.Check();
+}
+
+// Likewise a joiner whose connection ended: nothing falls before the proof that it is dead.
+TEST_F(JoinedWrite, AHungUpJoinerKeepsAllOfThemFenced) {
+  w_.Commit(a_, {.token = token()}, {Entry(a_, 0), Entry(a_, 1, true)});
+  w_.store->sessions().HangUp(b_);
+  w_.Run();
+  w_.Check();
+  EXPECT_EQ(w_.Stats().fenced_bytes, 2 * kSlotBytes) << "the block's, with the slot it lacks";
+  EXPECT_EQ(w_.Release(a_, token()), StatusCode::kOk);
+  ExpectNobodyGot(reserved_.slots[1], FillAll());
+  w_.store->sessions().ProofOfDeath(b_);
+  w_.Run();
+  w_.Check();
+  EXPECT_EQ(w_.Stats().fenced_bytes, 0u);
+  EXPECT_EQ(w_.Stats().lease_count, 0u);
+}
+
+// Who is alone has synchronised: nothing waits.
+TEST_F(JoinedWrite, OnceTheOthersHaveLeftASealLetsGoAtOnce) {
+  EXPECT_EQ(w_.Release(b_, token()), StatusCode::kOk);
+  w_.Commit(a_, {.token = token()}, {Entry(a_, 0), Entry(a_, 1, true)});
+  w_.Check();
+  EXPECT_EQ(w_.Stats().pinned_count, 0u);
+  const std::vector<SlotRef> got = FillAll();
+  EXPECT_TRUE(std::ranges::any_of(
+      got, [&](const SlotRef& slot) { return slot.address == reserved_.slots[1].address; }));
+}
+
 TEST(Lease, AReadLeaseGoesOnWhileAJoinerLives) {
   World w;
   const SessionId a = w.Open(), b = w.Open();
