@@ -8,6 +8,13 @@
 
 namespace terrace {
 
+// No longer than the field; of a longer one the end is three dots.
+static std::string CutTo(const std::string& text, size_t bytes) {
+  constexpr std::string_view kDots = "...";
+  if (text.size() <= bytes) return text;
+  return text.substr(0, bytes - kDots.size()).append(kDots);
+}
+
 void OperatorLog::Add(uint32_t domain_index, std::string_view verb_name,
                       const OperatorEvent& event) {
   if (domain_index >= domains_.size()) domains_.resize(domain_index + 1);
@@ -22,7 +29,8 @@ void OperatorLog::Add(uint32_t domain_index, std::string_view verb_name,
                                                         .is_whole = event.is_whole,
                                                         .status = event.status}});
   event.client_name.copy(kept.entry.client_name, sizeof(kept.entry.client_name) - 1);
-  event.detail.copy(kept.entry.detail, sizeof(kept.entry.detail) - 1);
+  CutTo(event.detail, sizeof(kept.entry.detail) - 1)
+      .copy(kept.entry.detail, sizeof(kept.entry.detail) - 1);
   ++domain.event_count;
   if (domain.kept.size() > protocol::kOperatorLogMax) domain.kept.pop_back();
   Log(LogLevel::kInfo, "operator request",

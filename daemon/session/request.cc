@@ -141,7 +141,9 @@ void Request::Describe(const RequestContext& context, SlowRequest* slow) const {
 
 bool Request::TakeErasure(const RequestContext& context, ErasureSummary* erased) {
   const protocol::KeysRequest& keys = keys_.keys();
-  const bool has_evicted = frame_.verb == Verb::kEvict && evicted().block_count > 0 &&
+  // Of all blocks, those that other hosts stored leave the shared tier, too, and are not counted.
+  const bool has_all = keys.key_count == 0 && keys_.is_through();
+  const bool has_evicted = frame_.verb == Verb::kEvict && (evicted().block_count > 0 || has_all) &&
                            (keys.flags & protocol::kEvictDryRun) == 0;
   if (is_erasure_told_) return false;
   if (frame_.verb == protocol::kVerbEvictWhere) return TakeFiltered(erased);

@@ -16,7 +16,8 @@ namespace terrace {
 namespace {
 
 constexpr size_t kReloadsAwaitingMax = 16;
-constexpr size_t kChangesMax = 16;  // of one request, so that a turn stays short
+constexpr size_t kChangesMax = 16;    // of one request, so that a turn stays short
+constexpr size_t kKeyBytesMax = 160;  // domain.NAME.KEY
 constexpr char kOnCommandLine[] = "command line";
 
 using nlohmann::json;
@@ -155,8 +156,7 @@ std::string WhyNoChange(const DaemonConfig& running, const std::string& text) {
   const std::string name = text.substr(0, text.find('='));
   const std::string keys = KeysNamed(running, name);
   if (keys.empty()) {
-    constexpr size_t kQuotedBytesMax = 200;
-    std::string quoted = text.substr(0, kQuotedBytesMax);
+    std::string quoted = text.substr(0, kKeyBytesMax);
     if (quoted.size() < text.size()) quoted.append("...");
     return "'" + quoted +
            "' is no KEY=VALUE, such as daemon.log_level=debug or domain.NAME.allow_uids=[1000]";
@@ -170,12 +170,23 @@ std::string WhyNoChange(const DaemonConfig& running, const std::string& text) {
   return why;
 }
 
-// What the file says of a tier that is not there until a restart is that restart's.
-void LeaveAbsentTiers(const DaemonConfig& running, DaemonConfig* wanted) {
-  if (!running.nvme.is_on()) wanted->nvme.capacity_bytes = running.nvme.capacity_bytes;
-  for (DomainConfig& domain : wanted->domains) {
-    if (!running.nvme.is_on()) domain.nvme_guaranteed_bytes = domain.nvme_max_bytes = 0;
-    if (!running.redis.is_on()) domain.redis_guaranteed_bytes = domain.redis_max_bytes = 0;
+// What the file says of a tier that is not there until a restart, or of one that only a restart
+// takes away, is that restart's. `kept` is what was wanted before.
+void LeaveOtherTiers(const DaemonConfig& file, const DaemonConfig& kept, DaemonConfig* wanted) {
+  const bool is_nvme_other = file.nvme.is_on() != kept.nvme.is_on();
+  const bool is_redis_other = file.redis.is_on() != kept.redis.is_on();
+  if (is_nvme_other) wanted->nvme = kept.nvme;
+  if (is_redis_other) wanted->redis = kept.redis;
+  for (size_t i = 0; i < wanted->domains.size(); ++i) {
+    DomainConfig& domain = wanted->domains[i];
+    if (is_nvme_other) {
+      domain.nvme_guaranteed_bytes = kept.domains[i].nvme_guaranteed_bytes;
+      domain.nvme_max_bytes = kept.domains[i].nvme_max_bytes;
+    }
+    if (is_redis_other) {
+      domain.redis_guaranteed_bytes = kept.domains[i].redis_guaranteed_bytes;
+      domain.redis_max_bytes = kept.domains[i].redis_max_bytes;
+    }
   }
 }
 
@@ -342,6 +353,11 @@ Error LiveConfig::SetOne(const std::string& text, DaemonConfig* wanted, std::str
   if (equals == text.npos || key->find('.') == key->npos) {
     return Invalid(WhyNoChange(config_, text));
   }
+  if (key->size() > kKeyBytesMax) {
+    return Invalid("a key of " + std::to_string(key->size()) + " bytes, '" +
+                   key->substr(0, kKeyBytesMax) + "...': the longest has no more than " +
+                   std::to_string(kKeyBytesMax));
+  }
   const std::string value = text.substr(equals + 1);
   if (value.empty()) {
     return Invalid(*key +
@@ -444,7 +460,7 @@ Error LiveConfig::Reload(const ConfigSource& source, std::string* document) {
   }
   DaemonConfig wanted = wanted_;
   (void)CopyLive(file, "", &wanted);
-  LeaveAbsentTiers(config_, &wanted);
+  LeaveOtherTiers(file, wanted_, &wanted);
   wanted.dram_bytes = DramBytesOf(wanted);
   const DaemonConfig before = config_;
   TERRACE_RETURN_IF_REFUSED(Take(std::move(wanted), file_slab_bytes));

@@ -168,6 +168,10 @@ std::string WhatIsWrong(const CLI::App& app, const CLI::ParseError& error) {
     return "'" + name + "' is no option of terraced" +
            (nearest.empty() ? "" : ": did you mean " + nearest + "?") + "; see terraced --help";
   }
+  if (const std::vector<std::string> words = app.remaining(); !words.empty()) {
+    return "'" + words.front() + "' stands alone: a configuration file is named by --config " +
+           words.front() + "; see terraced --help";
+  }
   return std::string(error.what()) + "; see terraced --help";
 }
 

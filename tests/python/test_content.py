@@ -225,6 +225,13 @@ def test_log_tells_who_did_what(daemon, group):
     logged = [line for line in daemon.log.read_text().splitlines() if "operator request" in line]
     assert len(logged) == 2 and "blocks=3" in logged[1] and "EvictWhere" in logged[1]
     assert all('domain="default"' in line for line in logged)
+    # What other hosts stored goes with all of it, and is not counted: so it is told in any case.
+    ask(daemon, "evict", "--all", "--yes")
+    ask(daemon, "evict", "--all", "--yes")
+    ask(daemon, "evict", "--all", "--dry-run")
+    document = ask(daemon, "log")
+    assert document["event_count"] == 4
+    assert document["events"][0]["verb"] == "evict" and document["events"][0]["block_count"] == 0
 
 
 def test_audit_tells_an_eviction_of_keys_from_one_of_all():

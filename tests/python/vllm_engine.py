@@ -233,6 +233,16 @@ class Engine(Pauses, Drafted):
                 self.hand(request, group, table[-1], tokens)
         request.cached_count = max(request.cached_count, full)
 
+    def uncache_uncomputed(self, request):
+        """What the step was to fill and will not. vLLM leaves it in its prefix cache: whoever hits
+        it there reads what nobody computed, with a connector or without, and tells us nothing."""
+        computed = request.num_computed_tokens // self.block_tokens
+        for group, table in enumerate(request.tables):
+            for block_hash, block_id in list(zip(request.block_hashes, table))[computed:]:
+                if block_id != NULL and self.cached.get((block_hash, group)) == block_id:
+                    del self.cached[(block_hash, group)]
+                    self.hash_of[block_id] = None
+
     def hand(self, request, *what):
         self.handed.setdefault(request.request_id, []).append(what)
 
@@ -382,6 +392,8 @@ class Engine(Pauses, Drafted):
 
     def preempt(self, request, output):
         self.running.remove(request)
+        if request.request_id in output.num_scheduled_tokens:
+            self.uncache_uncomputed(request)
         self.forget_schedule(request, output)
         self.handed.pop(request.request_id, None)
         self.give_all(request)

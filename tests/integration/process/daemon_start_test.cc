@@ -404,7 +404,8 @@ TEST(DaemonStart, UnknownOptionsAreAUsageError) {
               HasSubstr("did you mean --socket?"));
   EXPECT_THAT(Refusal(daemon, {"--frobnicate"}, 2),
               HasSubstr("'--frobnicate' is no option of terraced; see terraced --help"));
-  EXPECT_THAT(Refusal(daemon, {"word"}, 2), HasSubstr("not expected: word"));
+  EXPECT_THAT(Refusal(daemon, {"word"}, 2),
+              HasSubstr("'word' stands alone: a configuration file is named by --config word"));
   EXPECT_THAT(Refusal(daemon, {"--version"}, 0), HasSubstr("terraced 0."));
 }
 

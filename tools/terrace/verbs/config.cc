@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "terrace/protocol_admin.h"
 #include "tools/terrace/cli/admin_requests.h"
@@ -71,8 +72,7 @@ class ConfigVerb : public Verb {
   }
   // The document in its human form, or as it is.
   template <typename Render>
-  ExitCode Tell(ConfigAction action, std::string_view text, const Render& render) {
-    const std::optional<json> document = AskConfig(address_, action, text);
+  ExitCode Tell(const std::optional<json>& document, const Render& render) {
     if (!document) return kExitFailed;
     if (is_json_) {
       PrintJson(*document);
@@ -82,8 +82,9 @@ class ConfigVerb : public Verb {
     return kExitOk;
   }
 
- private:
   DaemonAddress address_;
+
+ private:
   bool is_json_ = false;
 };
 
@@ -96,7 +97,7 @@ class ConfigGetVerb : public ConfigVerb {
   }
 
   ExitCode Run() override {
-    return Tell(ConfigAction::kGet, key_,
+    return Tell(AskConfig(address_, ConfigAction::kGet, key_),
                 [this](const json& document) { return Render(document); });
   }
 
@@ -123,13 +124,14 @@ class ConfigGetVerb : public ConfigVerb {
 class ConfigSetVerb : public ConfigVerb {
  public:
   Arguments Declare(Arguments& parent) override {
-    Arguments verb = Add(parent, "set", "Change one live key, until the next reload or restart");
-    verb.AddOption("KEY=VALUE", text_, "Such as daemon.log_level=debug").Required();
+    Arguments verb =
+        Add(parent, "set", "Change live keys, all or none, until the next reload or restart");
+    verb.AddOption("KEY=VALUE", changes_, "Such as daemon.log_level=debug").Required();
     return verb;
   }
 
   ExitCode Run() override {
-    return Tell(ConfigAction::kSet, text_, [](const json& document) {
+    return Tell(AskConfigSet(address_, changes_), [](const json& document) {
       const json& rows = document["changed"];
       return rows.empty()
                  ? "it was so already\n"
@@ -138,7 +140,7 @@ class ConfigSetVerb : public ConfigVerb {
   }
 
  private:
-  std::string text_;
+  std::vector<std::string> changes_;
 };
 
 class ConfigReloadVerb : public ConfigVerb {
@@ -148,7 +150,7 @@ class ConfigReloadVerb : public ConfigVerb {
   }
 
   ExitCode Run() override {
-    return Tell(ConfigAction::kReload, "", [](const json& document) {
+    return Tell(AskConfig(address_, ConfigAction::kReload, ""), [](const json& document) {
       const json& changed = document["changed"];
       const json& waiting = document["needs_restart"];
       const json keys = document.value("keys_taken", json::array());

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <unordered_set>
 #include <vector>
 
 #include "tools/terrace/cli/admin_link.h"
@@ -83,9 +84,12 @@ class EvictVerb : public Verb {
     }
     // 0 names no age: everything, and what Redis has of it.
     if (!age_text_.empty()) filter_.idle_ms_min = std::max(filter_.idle_ms_min, uint64_t{1});
-    std::vector<BlockKey> keys(key_texts_.size());
-    for (size_t i = 0; i < keys.size(); ++i) {
-      if (!ParseKeyArgument(key_texts_[i], &keys[i])) return kExitUsage;
+    std::vector<BlockKey> keys;
+    for (const std::string& text : key_texts_) {
+      BlockKey key;
+      if (!ParseKeyArgument(text, &key)) return kExitUsage;
+      // Who names a key twice means one block.
+      if (named_.insert(key).second) keys.push_back(key);
     }
     if (!is_confirmed_ && !is_dry_run_) {
       const ExitCode answer = Confirm({.verb = "evict",
@@ -112,7 +116,7 @@ class EvictVerb : public Verb {
 
   std::string Target() const {
     if (!key_texts_.empty()) {
-      return fmt::format("{}{}", FormatCount(key_texts_.size(), "block"),
+      return fmt::format("{}{}", FormatCount(named_.size(), "block"),
                          has_subtree_ ? " and all that continue them" : "");
     }
     std::string target = group_.empty() ? "every block of the domain"
@@ -183,7 +187,7 @@ class EvictVerb : public Verb {
             total_.block_count == 0
                 ? ""
                 : fmt::format(" (after {})", FormatCount(total_.block_count, "block"));
-        return FailRequest(client, "the daemon did not evict" + done, reply.status());
+        return FailRequest(client, "evict" + done, reply.status());
       }
       total_.block_count += reply->block_count;
       total_.byte_count += reply->byte_count;
@@ -195,7 +199,7 @@ class EvictVerb : public Verb {
   // Of keys that were named; what continues them may be more than that.
   uint64_t NotHereCount() const {
     const uint64_t found_count = total_.block_count + total_.skipped_count;
-    return key_texts_.size() > found_count ? key_texts_.size() - found_count : 0;
+    return named_.size() > found_count ? named_.size() - found_count : 0;
   }
 
   // A server that answers is told within milliseconds of what was erased: so long it is awaited.
@@ -285,6 +289,7 @@ class EvictVerb : public Verb {
 
   DaemonAddress address_;
   std::vector<std::string> key_texts_;
+  std::unordered_set<BlockKey> named_;  // by them
   std::string group_;
   std::string age_text_;
   std::string tier_;

@@ -156,6 +156,13 @@ class CommandLine {
                      named.words));
   }
 
+  // `terrace help status` as other programs have it.
+  static void ExplainHelp(const std::vector<std::string>& words) {
+    std::string verb;
+    for (size_t i = 1; i < words.size() && !words[i].starts_with('-'); ++i) verb += " " + words[i];
+    Fail(fmt::format("help is an option, not a verb: `terrace{} --help`", verb));
+  }
+
   // A word too many: an option that is none or, where a verb was expected, one that is none, which
   // the options behind it would be of. False: there is no such word.
   bool ExplainWord() {
@@ -168,6 +175,10 @@ class CommandLine {
     std::vector<std::string> verbs;
     for (const CLI::App* verb : named.app->get_subcommands([](const CLI::App*) { return true; })) {
       verbs.push_back(verb->get_name());
+    }
+    if (named.app == &app_ && words.front() == "help") {
+      ExplainHelp(words);
+      return true;
     }
     if (!verbs.empty() && !is_option(words.front())) {
       ExplainVerb(named, words.front(), verbs);

@@ -84,6 +84,32 @@ TEST_F(CliConfig, SmokeGetSetAndReload) {
   EXPECT_EQ(TerraceJson({"config", "get", "daemon.log_level"})["keys"][0]["value"], "\"info\"");
 }
 
+TEST_F(CliConfig, SeveralKeysAreSetTogetherOrNotAtAll) {
+  StartDaemon();
+  EXPECT_EQ(Terrace({"config", "set", "daemon.log_level=debug", "daemon.slow_request_ms=7"}).out,
+            "changed, until the next reload or restart:\n  daemon.log_level: \"info\" -> "
+            "\"debug\"\n  daemon.slow_request_ms: 100 -> 7\n");
+  const Outcome refused =
+      Terrace({"config", "set", "daemon.log_level=error", "daemon.segment_bytes=4MiB"});
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("daemon.segment_bytes needs a restart"),
+                                 HasSubstr("None of these keys has changed")));
+  EXPECT_EQ(TerraceJson({"config", "get", "daemon.log_level"})["keys"][0]["value"], "\"debug\"");
+  // As much of what was set as the log keeps of a request, and that there was more.
+  EXPECT_EQ(
+      Terrace({"config", "set", "daemon.leases_per_session_max=100",
+               "daemon.pending_per_session_max=100", "daemon.lease_blocks_per_session_max=2000"})
+          .exit_code,
+      0);
+  const std::string detail = TerraceJson({"log"})["events"][0]["detail"];
+  EXPECT_TRUE(detail.starts_with("set daemon.leases_per_session_max, daemon.pending_")) << detail;
+  EXPECT_TRUE(detail.ends_with("...")) << detail;
+  // A key that is none, of whatever length, is answered with a sentence.
+  const Outcome long_key = Terrace({"config", "set", "daemon." + std::string(5'000, 'x') + "=1"});
+  EXPECT_EQ(long_key.exit_code, 1);
+  EXPECT_THAT(long_key.err, AllOf(HasSubstr("a key of 5007 bytes"), HasSubstr("no more than 160")));
+}
+
 TEST_F(CliConfig, AHangUpReloads) {
   StartDaemon();
   Append("allow_uids = [" + std::to_string(getuid()) + "]\n[nvme]\nread_ahead_blocks = 5\n");

@@ -142,7 +142,9 @@ TEST_F(CliVerbsTest, EvictDropsWhatIsNamedAndNothingElse) {
   EXPECT_EQ(held.exit_code, 0);
   EXPECT_THAT(held.out, AllOf(HasSubstr("evicted 0 blocks"), HasSubstr("--subtree")));
   EXPECT_THAT(held.out, HasSubstr("1 block stays: leased"));
-  EXPECT_EQ(Terrace({"evict", tip, "--yes"}).out, "evicted 1 block, 16.0 KiB\n");
+  // A block that is named twice is one.
+  EXPECT_EQ(Terrace({"evict", tip, tip, "--yes"}).out, "evicted 1 block, 16.0 KiB\n");
+  EXPECT_EQ(TerraceJson({"evict", tip, tip, "--yes"})["not_here_count"], 1);
   EXPECT_EQ(TerraceJson({"evict", head, "--subtree", "--dry-run"})["block_count"], 19);
   EXPECT_EQ(TerraceJson({"evict", head, "--subtree", "--yes"})["block_count"], 19);
   EXPECT_EQ(TerraceJson({"ls"})["found_count"], 20);
@@ -278,6 +280,13 @@ TEST_F(CliVerbsTest, AMistypedVerbIsAnsweredWithTheNearest) {
             "`terrace --help` lists all\n");
   EXPECT_THAT(Terrace({"config", "gte", "--socket", "X"}).err,
               AllOf(HasSubstr("'gte' is no verb"), HasSubstr("`terrace config get`?")));
+}
+
+TEST_F(CliVerbsTest, HelpIsAnOptionOfEachVerb) {
+  EXPECT_EQ(Terrace({"help"}).err, "terrace: help is an option, not a verb: `terrace --help`\n");
+  const Outcome of_verb = Terrace({"help", "config", "set", "--json"});
+  EXPECT_EQ(of_verb.exit_code, 2);
+  EXPECT_THAT(of_verb.err, HasSubstr("`terrace config set --help`"));
 }
 
 TEST_F(CliVerbsTest, AMistypedOptionIsAnsweredWithTheNearestAndNotWithItsValue) {

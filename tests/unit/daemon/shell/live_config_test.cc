@@ -216,6 +216,27 @@ TEST_F(LiveConfigTest, AReloadLeavesWhatIsOfATierThatIsNotThereYet) {
               AllOf(HasSubstr("nvme.paths"), HasSubstr("redis.endpoints")));
 }
 
+TEST_F(LiveConfigTest, AReloadLeavesWhatIsOfATierThatARestartTakesAway) {
+  Start(
+      "[nvme]\npaths = [\"/d\"]\ncapacity_bytes = \"8GiB\"\n"
+      "[redis]\nendpoints = [\"h:1\"]\ncapacity_bytes = \"8GiB\"\n"
+      "[[domain]]\nname = \"a\"\nsocket = \"/a\"\nnvme_max_bytes = \"2GiB\"\n"
+      "redis_guaranteed_bytes = \"1GiB\"\n");
+  const DaemonConfig before = config_;
+  Write("[daemon]\nlog_level = \"debug\"\n[[domain]]\nname = \"a\"\nsocket = \"/a\"\n");
+  const auto answer = Ask(ConfigAction::kReload);
+  ASSERT_TRUE(answer) << why_;
+  EXPECT_EQ(config_.log_level, LogLevel::kDebug);
+  EXPECT_EQ(config_.nvme.capacity_bytes, 8 * kGiB);
+  EXPECT_EQ(config_.redis.capacity_bytes, 8 * kGiB);
+  EXPECT_EQ(config_.domains[0].nvme_max_bytes, 2 * kGiB);
+  EXPECT_EQ(config_.domains[0].redis_guaranteed_bytes, before.domains[0].redis_guaranteed_bytes);
+  EXPECT_EQ(config_.domains[0].redis_max_bytes, before.domains[0].redis_max_bytes);
+  EXPECT_THAT((*answer)["needs_restart"].dump(),
+              AllOf(HasSubstr("nvme.paths"), HasSubstr("redis.endpoints")));
+  EXPECT_EQ((*answer)["changed"].size(), 1u) << (*answer)["changed"];
+}
+
 TEST_F(LiveConfigTest, AReloadTakesLiveKeysAndNamesTheOthers) {
   Start("[daemon]\nlog_level = \"info\"\n");
   Write("[daemon]\nlog_level = \"debug\"\ndram_bytes = \"4GiB\"\n[nvme]\nread_ahead_blocks = 3\n");
