@@ -118,9 +118,13 @@ const char* Answers::TakeLease(const Message& message, Request& request) {
     return wrong;
   }
   if (!status.ok()) {
-    lease.token = {};
     request.status = status;
-    GiveBack(message);
+    if (request.asked.first_block != 0) {
+      leases_.GiveUpJoin(lease);  // as its caller may at this moment
+    } else {
+      lease.token = {};
+      GiveBack(message);
+    }
     return nullptr;
   }
   leases_.Admit(lease);

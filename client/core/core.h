@@ -48,7 +48,7 @@ class Core : public std::enable_shared_from_this<Core> {
   std::shared_ptr<LeaseState> NewLease();
   bool IsLeaseOfMine(const LeaseState& lease) const { return lease.owner.get() == &leases_; }
   // A Join ended between two pages: the daemon's lease is let go.
-  void GiveUpJoin(const LeaseState& lease) { leases_.GiveUpJoin(lease); }
+  void GiveUpJoin(LeaseState& lease) { leases_.GiveUpJoin(lease); }
 
  private:
   Core(const ClientOptions& options, std::string device_name);

@@ -3,9 +3,10 @@
 namespace terrace::client {
 
 void LeaseRegistry::Add(LeaseState& lease) {
+  LockGuard guard(lock_);
+  if (lease.is_end_sent.load()) return;
   if (lease.is_coming.load()) coming_count_.fetch_add(1);
   if (lease.token.is_zero()) return;
-  LockGuard guard(lock_);
   LeaseState*& bucket = Bucket(lease.token);
   lease.next_registered = bucket;
   bucket = &lease;
@@ -15,6 +16,13 @@ void LeaseRegistry::Add(LeaseState& lease) {
 
 uint32_t LeaseRegistry::Remove(LeaseState& lease) {
   LockGuard guard(lock_);
+  return RemoveLocked(lease);
+}
+
+uint32_t LeaseRegistry::GiveUp(LeaseState& lease) {
+  LockGuard guard(lock_);
+  if (!lease.is_registered) return 1;
+  SettleProgress(lease);
   return RemoveLocked(lease);
 }
 

@@ -18,12 +18,15 @@ namespace terrace::client {
 
 class LeaseRegistry {
  public:
-  // A lease is given out. One of a miss (its token is zero) is found by nobody, and is counted only
-  // if blocks of it are to come.
+  // A lease is given out, unless its end was sent while it came. One of a miss (its token is zero)
+  // is found by nobody, and is counted only if blocks of it are to come.
   void Add(LeaseState& lease);
   // Takes it out. Returns how many ends the daemon is owed for its token now: 0 while another lease
   // of this process still uses the token, which takes over what is owed.
   uint32_t Remove(LeaseState& lease);
+  // The same of one whose end is marked as sent, and which may or may not have been added by now:
+  // it will not be any more, and the daemon is owed its end.
+  uint32_t GiveUp(LeaseState& lease);
   // The daemon revoked `token`: its leases are invalid from now on. Those that no thread is writing
   // to are taken out; returns how many ends are owed for them now.
   uint32_t Revoke(const LeaseToken& token);

@@ -12,6 +12,11 @@ void Leases::Admit(LeaseState& lease) {
   lease.is_valid = true;
 }
 
+void Leases::GiveUpJoin(LeaseState& lease) {
+  if (lease.is_end_sent.exchange(true)) return;
+  SendRelease(lease.connection, lease.token, 0, registry_.GiveUp(lease));
+}
+
 bool Leases::CloseForRelease(LeaseState& lease) {
   if (lease.copy_count.load() != 0) return false;
   // As a revocation: a copy that does not see this is seen.
@@ -119,6 +124,8 @@ void Leases::Retire(LeaseState& lease) {
 }
 
 void Leases::End(LeaseState& lease) {
+  // Its caller was gone when the first page came: nobody else lets go of it.
+  if (lease.has_more && !lease.token.is_zero()) GiveUpJoin(lease);
   lease.is_valid = false;
   lease.is_end_wanted = true;
   SendEndIfDue(lease);

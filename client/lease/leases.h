@@ -46,8 +46,9 @@ class Leases {
   void EndedByCommit(LeaseState& lease);
   // Tells the daemon that the lease is over, if it is and the daemon does not know. Never waits.
   void SendEndIfDue(LeaseState& lease);
-  // A Join ended between two pages: the daemon's lease is let go.
-  void GiveUpJoin(const LeaseState& lease) { SendRelease(lease.connection, lease.token, 0, 1); }
+  // A Join ended between two pages: the daemon's lease is let go. Once, though the last page may
+  // just be on its way through the reader, and Admit the lease.
+  void GiveUpJoin(LeaseState& lease);
   // An answer gave `token` to nobody. REQUIRES: the reader role.
   void GiveBack(const LeaseToken& token);
 

@@ -274,15 +274,15 @@ Status PagedCopy::RememberWritten() {
 }
 
 Status PagedCopy::Finish(Status copied) {
-  if (copied.ok() && !lease_->is_valid.load()) copied = kLeaseGone;
-  // A copy that failed may still be writing: its slots stay taken until it is destroyed.
   const bool has_ended = copied.ok();
+  if (copied.ok() && !lease_->is_valid.load()) copied = kLeaseGone;
   if (copied.ok() && store_) copied = RememberWritten();
-  if (has_ended && has_slots_) {
-    lease_->EndRewrite(blocks_, member_);
-    has_slots_ = false;
-  }
   end_ = copied;
+  // A copy that failed may still be writing: until it is destroyed, which waits for it, its slots
+  // stay taken, and a lease that was revoked is not acknowledged.
+  if (!has_ended) return copied;
+  if (has_slots_) lease_->EndRewrite(blocks_, member_);
+  has_slots_ = false;
   counted_.reset();
   return copied;
 }

@@ -66,7 +66,8 @@ class PagedCopy {
 
   // kBusy: under way. kOk: the parts of a store are written, and may be committed; all bytes of a
   // load are in their pages. kGone: the lease was not valid throughout. kUnsupported, of a store: a
-  // lossy codec refused a page; the other blocks' parts are written.
+  // lossy codec refused a page; the other blocks' parts are written. Others: the device failed, and
+  // what the copy still does shows when it is destroyed: the lease does not end before.
   Status Poll();
   // The same; kBusy at the deadline, which is relative to the call.
   Status Wait(uint64_t deadline_us);

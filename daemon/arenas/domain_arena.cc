@@ -77,7 +77,6 @@ Arena::Options DomainArena::MakeOptions() {
   options.segment_bytes = options_.segment_bytes;
   options.segments_max = options_.segments_max;
   options.segments_expected = options_.segments_expected;
-  options.huge_pages = options_.huge_pages;
   options.backing = ChoiceOf(options_.hugepages);
   options.identity = KeyedHash64(options_.secret, std::as_bytes(std::span(options_.domain_name)));
   options.on_populated = [this](uint32_t segment, Status status) {

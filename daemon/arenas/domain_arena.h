@@ -34,10 +34,9 @@ class DomainArena : public ArenaMemory {
     std::string domain_name;
     uint64_t segment_bytes = kSegmentBytesDefault;
     uint32_t segments_max = 0;
-    uint32_t segments_expected = 0;  // huge pages for so many are held, if they are taken
+    uint32_t segments_expected = 0;  // huge pages for so many are looked for
     HugePages hugepages = HugePages::kAuto;
-    DomainSecret secret{};                       // whose bytes they are
-    std::shared_ptr<HugePageClaims> huge_pages;  // of all domains; null: its own
+    DomainSecret secret{};  // whose bytes they are
   };
   struct Events {
     std::function<void(uint32_t segment, Status status)> on_populated;

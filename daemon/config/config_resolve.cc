@@ -83,11 +83,12 @@ Status CheckMemory(const DaemonConfig& config, std::string* why) {
   }
   const uint64_t segments = config.dram_bytes / config.segment_bytes;
   if (segments < config.domains.size()) {
-    return Refuse(why, dram + " and " + segment + ": that is " + std::to_string(segments) +
-                           " segments, and each of the " + std::to_string(config.domains.size()) +
-                           " domains needs one at least: raise dram_bytes or lower segment_bytes "
-                           "(not below " +
-                           FormatBytes(kSegmentBytesMin) + ")");
+    return Refuse(
+        why, dram + " and " + segment + ": that is " + std::to_string(segments) +
+                 " segments, and each domain (there are " + std::to_string(config.domains.size()) +
+                 ") needs one at least: raise dram_bytes, or write a smaller "
+                 "segment_bytes (not below " +
+                 FormatBytes(kSegmentBytesMin) + ") under [daemon] of a file that --config names");
   }
   uint64_t guaranteed_bytes = 0;
   for (const DomainConfig& domain : config.domains) {

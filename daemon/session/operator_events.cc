@@ -68,7 +68,7 @@ std::optional<OperatorEvent> EventOfConfig(const Request& request) {
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());
     const std::string line = text.substr(begin, end - begin);
-    keys += (keys.empty() ? "" : ", ") + line.substr(0, line.find('='));
+    keys += (keys.empty() ? "" : ", ") + line.substr(0, line.find_first_of(" ="));
     begin = end + 1;
   }
   return OperatorEvent{.detail = "set " + Printable(keys)};
@@ -77,6 +77,7 @@ std::optional<OperatorEvent> EventOfConfig(const Request& request) {
 OperatorEvent EventOf(const ErasureSummary& erased) {
   std::string detail = erased.filter;
   if (erased.key_count > 0) detail = "keys=" + std::to_string(erased.key_count);
+  if (detail.empty() && erased.verb == protocol::Verb::kEvict) detail = "all";
   return {.group = erased.group.value_or(GroupId()),
           .block_count = erased.counts.block_count,
           .byte_count = erased.counts.byte_count,

@@ -107,10 +107,6 @@ uint64_t Administration::Retune() {
   tuned.segments_total = static_cast<uint32_t>(std::min<uint64_t>(tuned.segments_total, limit));
   quotas_->Retune(config);
   store_->Retune(tuned);
-  uint32_t held = 0, leaving = 0;
-  store_->statistics().CountSegments(&held, &leaving);
-  parts_.huge_pages.KeepAtMost((tuned.segments_total - std::min(tuned.segments_total, held)) *
-                               config.segment_bytes);
   return tuned.segments_total * config.segment_bytes;
 }
 

@@ -25,7 +25,6 @@
 #include "daemon/shell/domain_serving.h"
 #include "daemon/shell/live_config.h"
 #include "daemon/store/store.h"
-#include "tiers/arena/huge_page_claims.h"
 
 namespace terrace {
 
@@ -36,7 +35,6 @@ class Administration {
     asio::io_context& loop;
     DaemonConfig& config;
     const Clock& clock;
-    HugePageClaims& huge_pages;
     // Runs its argument as a turn of the store thread, later. Any thread.
     std::function<void(std::function<void()> work)> post;
     std::function<void(const KeyRings& rings)> take_rings;  // see LiveConfig::Hooks

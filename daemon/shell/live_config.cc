@@ -134,7 +134,8 @@ std::string WhyNotLive(const DaemonConfig& running, const std::string& key,
   }
   return key + " needs a restart: write it into " +
          (path.empty() ? "a file, which --config names" : path) +
-         " and restart terraced; `terrace config get` says which keys are live";
+         " and restart terraced; `terrace config get` says which keys a reload, or config set, "
+         "changes";
 }
 
 // Keys of that name in any section; a domain's with its name, where there is one domain.
@@ -155,6 +156,14 @@ std::string KeysNamed(const DaemonConfig& running, const std::string& name) {
 std::string WhyNoChange(const DaemonConfig& running, const std::string& text) {
   const std::string name = text.substr(0, text.find('='));
   const std::string keys = KeysNamed(running, name);
+  if (keys.empty() && text.find('=') != text.npos && !name.empty()) {
+    std::string why = "'";
+    why.append(name, 0, kKeyBytesMax);
+    why +=
+        "' is no key: they are called as daemon.log_level, nvme.admission and "
+        "domain.NAME.allow_uids; `terrace config get` lists all";
+    return why;
+  }
   if (keys.empty()) {
     std::string quoted = text.substr(0, kKeyBytesMax);
     if (quoted.size() < text.size()) quoted.append("...");
@@ -170,13 +179,15 @@ std::string WhyNoChange(const DaemonConfig& running, const std::string& text) {
   return why;
 }
 
-// What the file says of a tier that is not there until a restart, or of one that only a restart
-// takes away, is that restart's. `kept` is what was wanted before.
+// What the file says of the size of a tier that is not there until a restart, and nothing of one
+// that only a restart takes away, is that restart's. `kept` is what a file said of them last.
 void LeaveOtherTiers(const DaemonConfig& file, const DaemonConfig& kept, DaemonConfig* wanted) {
   const bool is_nvme_other = file.nvme.is_on() != kept.nvme.is_on();
   const bool is_redis_other = file.redis.is_on() != kept.redis.is_on();
-  if (is_nvme_other) wanted->nvme = kept.nvme;
-  if (is_redis_other) wanted->redis = kept.redis;
+  if (is_nvme_other) wanted->nvme.capacity_bytes = kept.nvme.capacity_bytes;
+  if (is_nvme_other && kept.nvme.is_on()) wanted->nvme = kept.nvme;
+  if (is_redis_other) wanted->redis.capacity_bytes = kept.redis.capacity_bytes;
+  if (is_redis_other && kept.redis.is_on()) wanted->redis = kept.redis;
   for (size_t i = 0; i < wanted->domains.size(); ++i) {
     DomainConfig& domain = wanted->domains[i];
     if (is_nvme_other) {
@@ -188,6 +199,12 @@ void LeaveOtherTiers(const DaemonConfig& file, const DaemonConfig& kept, DaemonC
       domain.redis_max_bytes = kept.domains[i].redis_max_bytes;
     }
   }
+}
+
+// Without the blanks around it, as a file may have them.
+std::string Trimmed(const std::string& text) {
+  const size_t begin = text.find_first_not_of(' ');
+  return begin == text.npos ? "" : text.substr(begin, text.find_last_not_of(' ') - begin + 1);
 }
 
 std::string Quoted(const std::string& value) {
@@ -235,6 +252,7 @@ LiveConfig::LiveConfig(ConfigSource source, DaemonConfig& config, Hooks hooks)
   wanted_.dram_bytes = DramBytesOf(wanted_);
   file_slab_bytes_ = wanted_.nvme.slab_bytes;
   wanted_.nvme.slab_bytes = config_.nvme.slab_bytes;  // worked out of a capacity that may change
+  filed_ = wanted_;
   for (ConfigEntry& entry : ConfigEntries(DaemonConfig())) {
     defaults_[entry.key] = std::move(entry.value);
   }
@@ -349,7 +367,7 @@ Error LiveConfig::Set(const std::string& text, std::string* document) {
 
 Error LiveConfig::SetOne(const std::string& text, DaemonConfig* wanted, std::string* key) const {
   const size_t equals = text.find('=');
-  *key = text.substr(0, equals);
+  *key = Trimmed(text.substr(0, equals));
   if (equals == text.npos || key->find('.') == key->npos) {
     return Invalid(WhyNoChange(config_, text));
   }
@@ -358,7 +376,7 @@ Error LiveConfig::SetOne(const std::string& text, DaemonConfig* wanted, std::str
                    key->substr(0, kKeyBytesMax) + "...': the longest has no more than " +
                    std::to_string(kKeyBytesMax));
   }
-  const std::string value = text.substr(equals + 1);
+  const std::string value = Trimmed(text.substr(equals + 1));
   if (value.empty()) {
     return Invalid(*key +
                    " is given no value: write a list as [1000, 1001] or [], a text as "
@@ -458,12 +476,13 @@ Error LiveConfig::Reload(const ConfigSource& source, std::string* document) {
   if (file_slab_bytes == 0) {
     file.nvme.slab_bytes = SlabBytesByDefault(file.nvme, file.domains.size());
   }
-  DaemonConfig wanted = wanted_;
+  DaemonConfig wanted = filed_;
   (void)CopyLive(file, "", &wanted);
-  LeaveOtherTiers(file, wanted_, &wanted);
+  LeaveOtherTiers(file, filed_, &wanted);
   wanted.dram_bytes = DramBytesOf(wanted);
   const DaemonConfig before = config_;
-  TERRACE_RETURN_IF_REFUSED(Take(std::move(wanted), file_slab_bytes));
+  TERRACE_RETURN_IF_REFUSED(Take(wanted, file_slab_bytes));
+  filed_ = std::move(wanted);
   source_ = source;
   file_slab_bytes_ = file_slab_bytes;
   lines_ = ConfigLines(source_.text);

@@ -92,6 +92,7 @@ class LiveConfig {
   KeyRings rings_;                       // in effect
   std::vector<RedisTlsFile> tls_files_;  // as the last reload, or the start, found them
   DaemonConfig wanted_;  // the same before it was resolved, of its domains at least the names
+  DaemonConfig filed_;   // likewise, without what was set since
   const Hooks hooks_;
   std::map<std::string, uint32_t> lines_;  // of the file that is in effect
   std::map<std::string, std::string> defaults_;

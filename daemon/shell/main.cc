@@ -169,6 +169,9 @@ std::string WhatIsWrong(const CLI::App& app, const CLI::ParseError& error) {
            (nearest.empty() ? "" : ": did you mean " + nearest + "?") + "; see terraced --help";
   }
   if (const std::vector<std::string> words = app.remaining(); !words.empty()) {
+    if (words.front() == "help" || words.front() == "version") {
+      return "'" + words.front() + "' is an option: terraced --" + words.front();
+    }
     return "'" + words.front() + "' stands alone: a configuration file is named by --config " +
            words.front() + "; see terraced --help";
   }
@@ -191,6 +194,12 @@ int Main(int argc, char** argv) {
   app.add_flag("--check-config", command.is_check, "check the configuration, start nothing");
   app.add_flag("--print-config", command.is_print,
                "print the configuration in effect, start nothing");
+  // An unset variable of a script is no value, and not the default either.
+  for (const char* const option : {"--config", "--socket", "--dram-bytes"}) {
+    app.get_option(option)->check([](const std::string& text) {
+      return text.empty() ? std::string("it is given no value") : std::string();
+    });
+  }
   app.set_version_flag("--version", std::string("terraced ") + BuildVersion());
   for (const char* const option :
        {"--config", "--dram-bytes", "--check-config", "--print-config"}) {

@@ -117,7 +117,6 @@ struct Shell::State {
   std::vector<DomainSecret> secrets;
   std::vector<Listener> listeners;
   std::map<std::string, int> stored_fds;  // systemd's, until the FdStore has them
-  const std::shared_ptr<HugePageClaims> huge_pages = std::make_shared<HugePageClaims>();
   std::vector<std::unique_ptr<DomainArena>> arenas;
   std::unique_ptr<Inheritance> inheritance;
   std::optional<DomainQuotas> quotas;
@@ -305,7 +304,6 @@ Status Shell::State::CreateArenas(std::string* why) {
                                          }};
     DomainArena::Options options = ArenaOptionsOf(config, i);
     options.secret = secrets[i];
-    options.huge_pages = huge_pages;
     arenas.push_back(std::make_unique<DomainArena>(options, loop, events));
     TERRACE_RETURN_IF_ERROR(inheritance->Furnish(*arenas.back(), why));
     TERRACE_RETURN_IF_ERROR(arenas.back()->CheckReaders(domain, why));
@@ -464,7 +462,6 @@ void Shell::State::BuildCore() {
       Administration::Parts{.loop = loop,
                             .config = config,
                             .clock = clock,
-                            .huge_pages = *huge_pages,
                             .post = PostTurns("administration"),
                             .take_rings = [this](const KeyRings& now) { TakeRings(now); }},
       std::move(config_source));

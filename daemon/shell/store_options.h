@@ -18,7 +18,7 @@ StoreOptions StoreOptionsOf(const DaemonConfig& config);
 DomainOptions DomainOptionsOf(const DaemonConfig& config, size_t domain_index);
 // Segments that no other domain can take.
 uint32_t GuaranteedSegmentsOf(const DaemonConfig& config, size_t domain_index);
-// Of one domain's memory, without its secret and huge pages.
+// Of one domain's memory, without its secret.
 DomainArena::Options ArenaOptionsOf(const DaemonConfig& config, size_t domain_index);
 // What sessions are held to, without domains and boot id.
 SessionTableOptions SessionLimitsOf(const DaemonConfig& config);

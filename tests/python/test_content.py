@@ -231,7 +231,8 @@ def test_log_tells_who_did_what(daemon, group):
     ask(daemon, "evict", "--all", "--dry-run")
     document = ask(daemon, "log")
     assert document["event_count"] == 4
-    assert document["events"][0]["verb"] == "evict" and document["events"][0]["block_count"] == 0
+    latest = document["events"][0]
+    assert (latest["verb"], latest["block_count"], latest["detail"]) == ("evict", 0, "all")
 
 
 def test_audit_tells_an_eviction_of_keys_from_one_of_all():

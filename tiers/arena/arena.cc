@@ -23,7 +23,6 @@
 #include "src/thread_name.h"
 #include "terrace/check.h"
 #include "tiers/arena/bus_guard.h"
-#include "tiers/arena/huge_page_claims.h"
 #include "tiers/arena/memory_headroom.h"
 #include "tiers/arena/numa_nodes.h"
 #include "tiers/arena/slot_table.h"
@@ -31,12 +30,16 @@
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
+#ifndef MFD_HUGE_2MB
+#define MFD_HUGE_2MB (21U << 26)
+#endif
 
 namespace terrace {
 namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-constexpr std::chrono::seconds kHousekeepInterval{1};
+constexpr uint64_t kHugePageBytes = 2 * kMiB;              // MFD_HUGE_2MB
+constexpr std::chrono::seconds kRestoreInterval{1};        // of pages that were lost to a SIGBUS
 constexpr uint64_t kTrailerMagic = 0x3241'6172'6E65'7241;  // "ArenaA2" and its version
 constexpr uint64_t kNotedBytes = kNotedSessionsMax * sizeof(uint64_t);
 constexpr uint32_t kSegmentsMax = 1 << 16;  // 16 TiB in segments of 256 MiB
@@ -100,6 +103,17 @@ Status PopulateRange(int fd, std::byte* base, uint64_t offset_bytes, uint64_t le
   return Status::Ok();
 }
 
+// Lays claim to a range of a file of huge pages, which then cannot lack them: page faults through
+// whatever mapping take what was claimed, until the range is punched or the file goes. A shared
+// mapping without MAP_NORESERVE asks the kernel for just that, other processes' claims considered.
+Status ClaimHugePages(int fd, uint64_t offset_bytes, uint64_t length_bytes) {
+  void* const mapped = ::mmap(nullptr, length_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
+                              static_cast<off_t>(offset_bytes));
+  if (mapped == MAP_FAILED) return IoError("no huge pages are free");
+  ::munmap(mapped, length_bytes);
+  return Status::Ok();
+}
+
 Status PunchRange(int fd, uint64_t offset_bytes, uint64_t length_bytes) {
   int result = 0;
   do {
@@ -143,11 +157,11 @@ class Arena::Worker {
   void Run() {
     std::unique_lock lock(mutex_);
     for (;;) {
-      wake_.wait_for(lock, kHousekeepInterval, [this] { return is_stopping_ || !queue_.empty(); });
+      wake_.wait_for(lock, kRestoreInterval, [this] { return is_stopping_ || !queue_.empty(); });
       if (is_stopping_) return;
       if (queue_.empty()) {
         lock.unlock();
-        arena_->Housekeep();
+        if (HasLostPages()) arena_->RestorePages();
         lock.lock();
         continue;
       }
@@ -198,7 +212,6 @@ Status Arena::CheckOptions(Options* options, std::string* why) {
                    "; it must be 1 to segments_max, " + std::to_string(options->segments_max));
   }
   TERRACE_CHECK(options->on_populated && options->on_punched, "somebody waits for the arena");
-  if (options->huge_pages == nullptr) options->huge_pages = std::make_shared<HugePageClaims>();
   if (options->nodes.empty()) {
     options->nodes = NodesWithMemory(options->system_root + "/sys/devices/system/node");
   }
@@ -223,7 +236,6 @@ Arena::~Arena() {
     ::munmap(mapping.base, mapping.length_bytes);
   }
   if (table_mapping_.base != nullptr) ::munmap(table_mapping_.base, table_mapping_.length_bytes);
-  for (const int fd : fds_.nodes) options_.huge_pages->Forget(fd);
   CloseAll(fds_);
 }
 
@@ -249,7 +261,6 @@ Result<std::unique_ptr<Arena>> Arena::AdoptFds(Options options, const ArenaFds& 
   TERRACE_RETURN_IF_ERROR(arena->CheckFds(why));
   TERRACE_RETURN_IF_ERROR(arena->MapAll(why));
   arena->PunchHalfDone();
-  arena->ClaimWhatIsMissing();
   arena->StartWorker();
   return arena;
 }
@@ -298,7 +309,8 @@ Status Arena::CreateFds(std::string* why) {
                 status);
 }
 
-// The nodes' files of huge pages, with those claimed that are expected to be used; or no file.
+// The nodes' files of huge pages, if those are free that are expected to be used; or no file. The
+// first segment's are claimed: whoever takes the others until they are grown into leaves us that.
 Status Arena::CreateHugeFds(std::string* why) {
   backing_ = ArenaBacking::kHugetlb;
   Status status;
@@ -306,41 +318,33 @@ Status Arena::CreateHugeFds(std::string* why) {
   for (uint32_t i = 0; i < options_.nodes.size() && status.ok(); ++i) {
     status = CreateNodeFd(i, &ignored);
   }
-  if (status.ok()) status = ClaimHugePages(options_.segments_expected);
+  if (status.ok()) status = ClaimHugePages(fds_.nodes[0], 0, options_.segment_bytes);
+  const uint64_t wanted_bytes = options_.segments_expected * options_.segment_bytes;
+  if (status.ok()) status = CheckHugePages(wanted_bytes - options_.segment_bytes);
   if (status.ok()) return status;
   CloseAll({.nodes = std::exchange(fds_.nodes, {})});
   backing_ = ArenaBacking::kShmem;
-  return Refuse(why, WhyNoHugePages(options_.segments_expected, status), status);
+  return Refuse(why,
+                "no " + std::to_string(wanted_bytes / kHugePageBytes) +
+                    " free huge pages of 2 MiB (" + ErrnoText(status.detail()) +
+                    "): raise vm.nr_hugepages, or set hugepages to off",
+                status);
 }
 
-// For so many segments that are not populated, those that are grown into first.
-Status Arena::ClaimHugePages(uint32_t segment_count) {
-  std::vector<HugePageClaims::Range> ranges;
-  for (uint32_t segment = 0; segment < options_.segments_max; ++segment) {
-    if (ranges.size() == segment_count) break;
-    if (slot_table_.empty() || !IsPopulated(segment)) ranges.push_back(PagesOf(segment));
-  }
-  return options_.huge_pages->ClaimAll(ranges);
-}
-
-std::string Arena::WhyNoHugePages(uint32_t segment_count, Status status) const {
-  const uint64_t wanted = segment_count * options_.segment_bytes / kHugePageBytes;
-  const uint64_t others = options_.huge_pages->held_bytes() / kHugePageBytes;
-  std::string why = "no " + std::to_string(wanted) + " free huge pages of 2 MiB (" +
-                    ErrnoText(status.detail()) + ")";
-  if (others > 0) why += " beside " + std::to_string(others) + " of other domains";
-  return why + ": raise vm.nr_hugepages, or set hugepages to off";
-}
-
-HugePageClaims::Range Arena::PagesOf(uint32_t segment) const {
-  return {.fd = fds_.nodes[segment / segments_per_node_],
-          .offset_bytes = (segment % segments_per_node_) * options_.segment_bytes,
-          .length_bytes = options_.segment_bytes};
+// So much must be free now.
+Status Arena::CheckHugePages(uint64_t wanted_bytes) {
+  if (wanted_bytes == 0) return Status::Ok();
+  const int fd = CreateMemfd("terrace-probe", MFD_HUGETLB | MFD_HUGE_2MB);
+  const bool is_long = fd >= 0 && ::ftruncate(fd, static_cast<off_t>(wanted_bytes)) == 0;
+  const Status status =
+      is_long ? ClaimHugePages(fd, 0, wanted_bytes) : IoError("memfd_create(MFD_HUGETLB)");
+  if (fd >= 0) ::close(fd);  // and what it claimed goes
+  return status;
 }
 
 Status Arena::CreateNodeFd(uint32_t node_index, std::string* why) {
   const uint32_t node = options_.nodes[node_index];
-  const unsigned flags = backing_ == ArenaBacking::kHugetlb ? kHugePageFlags : 0;
+  const unsigned flags = backing_ == ArenaBacking::kHugetlb ? MFD_HUGETLB | MFD_HUGE_2MB : 0;
   const int fd = CreateMemfd("terrace-arena-" + options_.name + "-" + std::to_string(node), flags);
   fds_.nodes.push_back(fd);
   const Status status = fd < 0 ? IoError("memfd_create") : SizeAndSeal(fd, NodeBytes(node_index));
@@ -548,21 +552,6 @@ void Arena::PunchHalfDone() {
   }
 }
 
-// For the segments that the predecessor had not grown into. There may be fewer pages now.
-void Arena::ClaimWhatIsMissing() {
-  if (backing_ != ArenaBacking::kHugetlb) return;
-  uint32_t populated_count = 0;
-  for (uint32_t segment = 0; segment < options_.segments_max; ++segment) {
-    if (IsPopulated(segment)) ++populated_count;
-  }
-  if (populated_count >= options_.segments_expected) return;
-  const uint32_t missing_count = options_.segments_expected - populated_count;
-  const Status status = ClaimHugePages(missing_count);
-  if (!status.ok()) {
-    notes_.push_back("to grow into there are " + WhyNoHugePages(missing_count, status));
-  }
-}
-
 void Arena::StartWorker() { worker_ = std::make_unique<Worker>(this); }
 
 // ---- segments ----
@@ -582,9 +571,9 @@ bool Arena::IsPopulated(uint32_t segment) const {
 }
 
 Arena::SegmentPlace Arena::PlaceOf(uint32_t segment) const {
-  const HugePageClaims::Range pages = PagesOf(segment);
-  return {pages.fd, pages.offset_bytes,
-          node_mappings_[segment / segments_per_node_].base + pages.offset_bytes};
+  const uint32_t node_index = segment / segments_per_node_;
+  const uint64_t offset_bytes = (segment % segments_per_node_) * options_.segment_bytes;
+  return {fds_.nodes[node_index], offset_bytes, node_mappings_[node_index].base + offset_bytes};
 }
 
 std::byte* Arena::SegmentBase(uint32_t segment) {
@@ -615,9 +604,7 @@ void Arena::BeginPunch(uint32_t segment) {
   worker_->Begin(segment, Worker::Operation::kPunch);
 }
 
-void Arena::Housekeep() {
-  options_.huge_pages->Trim();
-  if (!HasLostPages()) return;
+void Arena::RestorePages() {
   for (uint32_t i = 0; i < node_mappings_.size(); ++i) {
     RestoreLostPages(node_mappings_[i].base, node_mappings_[i].length_bytes, fds_.nodes[i], 0);
   }
@@ -636,7 +623,8 @@ Status Arena::Populate(uint32_t segment) {
   Status status = PopulateRange(fds_.slot_table, slot_table_.data() + segment * rows_bytes,
                                 segment * rows_bytes, rows_bytes);
   if (status.ok() && backing_ == ArenaBacking::kHugetlb) {
-    status = options_.huge_pages->Use(PagesOf(segment));
+    // All of them before the first.
+    status = ClaimHugePages(place.fd, place.offset_bytes, options_.segment_bytes);
   }
   if (status.ok()) {
     RemapLostPages(place.base, options_.segment_bytes, place.fd, place.offset_bytes);

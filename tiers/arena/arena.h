@@ -25,7 +25,6 @@
 
 #include "terrace/arena_layout.h"
 #include "terrace/status.h"
-#include "tiers/arena/huge_page_claims.h"
 
 namespace terrace {
 
@@ -47,12 +46,11 @@ class Arena {
     uint64_t segment_bytes = kSegmentBytesDefault;
     uint32_t segments_max = 0;  // over all nodes
     ArenaBackingChoice backing = ArenaBackingChoice::kAuto;
-    // Huge pages for so many segments are claimed at the start; else kAuto takes other pages, and
-    // kHugetlb does not begin at all. At most segments_max; 0 is refused.
+    // Huge pages for so many segments must be free at the start for kAuto to take them, and for
+    // kHugetlb to begin at all. At most segments_max; 0 is refused.
     uint32_t segments_expected = 0;
-    std::shared_ptr<HugePageClaims> huge_pages;  // of all arenas; null: its own
-    std::vector<uint32_t> nodes;                 // empty: those of this machine that have memory
-    std::string system_root;                     // stands before /proc and /sys
+    std::vector<uint32_t> nodes;  // empty: those of this machine that have memory
+    std::string system_root;      // stands before /proc and /sys
     // Whose bytes they are: only an arena of the same identity is adopted.
     uint64_t identity = 0;
     // Called on the arena's thread. Not kOk: kIo with the errno, and the segment is as it was
@@ -134,8 +132,7 @@ class Arena {
   Status CreateFds(std::string* why);
   Status CreateNodeFd(uint32_t node_index, std::string* why);
   Status CreateHugeFds(std::string* why);
-  Status ClaimHugePages(uint32_t segment_count);
-  std::string WhyNoHugePages(uint32_t segment_count, Status status) const;
+  static Status CheckHugePages(uint64_t wanted_bytes);
   Status CheckFds(std::string* why) const;
   Status MapAll(std::string* why);
   Status CheckTrailer(std::string* why);
@@ -143,19 +140,17 @@ class Arena {
   Trailer& trailer() const;
   std::span<uint64_t> noted_sessions() const;
   void PunchHalfDone();
-  void ClaimWhatIsMissing();
   void BindToNode(uint32_t node_index);
   void StartWorker();
 
   // On the arena's thread.
   Status Populate(uint32_t segment);
   Status Punch(uint32_t segment);
-  void Housekeep();
+  void RestorePages();
 
   uint64_t NodeBytes(uint32_t node_index) const;
   uint64_t TableBytes() const;
   SegmentPlace PlaceOf(uint32_t segment) const;
-  HugePageClaims::Range PagesOf(uint32_t segment) const;
   uint8_t& Mark(uint32_t segment) const;
   void SetMark(uint32_t segment, SegmentMark mark);
 

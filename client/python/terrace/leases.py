@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .group import Group
 
 lib = _native.lib
-_INVALID, _GONE, _UNSUPPORTED = 5, 8, 9  # statuses
+_EXISTS, _INVALID, _GONE, _UNSUPPORTED = 2, 5, 8, 9  # statuses
 _ON_DEVICE = ("it lies in the memory of a GPU, which this process's threads do not reach: "
               "PagedCache.load copies it into pages")
 _NOT_ENCODED = "the codec of its Space does not encode what is in it"
@@ -377,8 +377,11 @@ class WriteLease(_Lease):
         sealed = ctypes.c_uint32()
         client = self.group.client
         self._must_live("commit")
-        client.check(lib.terrace_commit(client.handle, self.native, request_of(timeout_s, hints),
-                                        ctypes.byref(sealed)), "commit")
+        status = lib.terrace_commit(client.handle, self.native, request_of(timeout_s, hints),
+                                    ctypes.byref(sealed))
+        if status == _EXISTS:  # of an entry, which has no sentence
+            raise from_status(status, "commit")
+        client.check(status, "commit")
         return sealed.value
 
     def abort(self) -> None:

@@ -406,6 +406,11 @@ TEST(DaemonStart, UnknownOptionsAreAUsageError) {
               HasSubstr("'--frobnicate' is no option of terraced; see terraced --help"));
   EXPECT_THAT(Refusal(daemon, {"word"}, 2),
               HasSubstr("'word' stands alone: a configuration file is named by --config word"));
+  EXPECT_THAT(Refusal(daemon, {"help"}, 2), HasSubstr("'help' is an option: terraced --help"));
+  for (const char* const option : {"--config", "--socket", "--dram-bytes"}) {
+    EXPECT_THAT(Refusal(daemon, {option, ""}, 2),
+                AllOf(HasSubstr(option), HasSubstr("it is given no value")));
+  }
   EXPECT_THAT(Refusal(daemon, {"--version"}, 0), HasSubstr("terraced 0."));
 }
 

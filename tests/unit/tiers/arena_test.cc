@@ -312,38 +312,23 @@ TEST_F(ArenaTest, AutoFallsBackToSmallPagesAndSaysSo) {
   Populate(arena.get(), 0);
 }
 
-// The pool is made smaller, or others take it, after the start: what was expected is still there.
-TEST_F(ArenaTest, GrowsIntoTheHugePagesThatItClaimedWhateverOthersTake) {
+// The pool is made smaller, or others take it, before the arena has grown: it is not left without
+// any memory, and what it then lacks it is told.
+TEST_F(ArenaTest, HasItsFirstHugePagesWhateverOthersTake) {
   test::HugePages pool;
-  if (!pool.Take(6)) GTEST_SKIP() << "vm.nr_hugepages cannot be set here";
-  Arena::Options options = Options(6);
+  if (!pool.Take(4)) GTEST_SKIP() << "vm.nr_hugepages cannot be set here";
+  Arena::Options options = Options(4);
   options.segments_expected = 4;
   options.backing = ArenaBackingChoice::kAuto;
-  options.huge_pages = std::make_shared<HugePageClaims>();
-  const std::shared_ptr<HugePageClaims> claims = options.huge_pages;
   const auto arena = Make(options);
   if (arena->backing() != ArenaBacking::kHugetlb) GTEST_SKIP() << "others have them";
-  EXPECT_EQ(claims->held_bytes(), 4 * kSegmentBytes);
-  Populate(arena.get(), 0);
-  EXPECT_EQ(claims->held_bytes(), 3 * kSegmentBytes);
   pool.GiveBack();
-
-  // A successor has what was populated, and the claims of the files.
-  options.huge_pages = std::make_shared<HugePageClaims>();
-  auto adopted = Arena::AdoptFds(options, Duplicate(arena->fds()), &why_);
-  ASSERT_TRUE(adopted.ok()) << why_;
-  EXPECT_THAT((*adopted)->notes(), testing::IsEmpty());
-  EXPECT_EQ(options.huge_pages->held_bytes(), 3 * kSegmentBytes);
-  for (uint32_t segment = 1; segment < 4; ++segment) Populate(adopted->get(), segment);
-  adopted->reset();
-  EXPECT_EQ(options.huge_pages->held_bytes(), 0u);
-
-  // One that expects more than there is says so, and begins.
-  options.segments_expected = 6;
-  adopted = Arena::AdoptFds(options, Duplicate(arena->fds()), &why_);
-  ASSERT_TRUE(adopted.ok()) << why_;
-  if ((*adopted)->notes().empty()) GTEST_SKIP() << "the machine has huge pages of its own";
-  EXPECT_THAT((*adopted)->notes()[0], HasSubstr("to grow into there are no 2 free huge pages"));
+  Populate(arena.get(), 0);
+  arena->BeginPopulate(1);
+  const auto [segment, status] = populated_.Wait();
+  if (status.ok()) GTEST_SKIP() << "the machine has huge pages of its own";
+  EXPECT_EQ(status.detail(), ENOMEM);
+  EXPECT_FALSE(arena->IsPopulated(segment));
 }
 
 // Huge pages that are promised and not there: the errno comes back, nobody meets SIGBUS.

@@ -73,7 +73,7 @@ namespace {
 
 bool IsOneLine(std::string_view text) {
   if (text.find('\n') == text.npos) return true;
-  Fail(fmt::format("'{}' has more than one line: a change is KEY=VALUE, one at a time", text));
+  Fail(fmt::format("'{}' has more than one line: a change is KEY=VALUE, on one", text));
   return false;
 }
 

@@ -108,8 +108,9 @@ Finding CheckHugePages(const Subject& subject) {
     finding.found += "; hugepages is \"off\"";
     return finding;
   }
-  // A daemon that runs has taken its own.
-  const uint64_t usable = subject.stats ? all : free - std::min(free, reserved);
+  // A daemon that runs has claimed all of its own, or none: then it is of those that remain.
+  const bool has_its_own = subject.stats && all >= wanted;
+  const uint64_t usable = has_its_own ? all : free - std::min(free, reserved);
   if (usable >= wanted) return finding;
   finding.remedy = fmt::format("sudo sysctl vm.nr_hugepages={}", all - usable + wanted);
   if (choice == HugePages::kOn) {

@@ -267,7 +267,7 @@ class EvictVerb : public Verb {
                                   ? "1 copy in " + tier_
                                   : FormatCount(total_.block_count) + " copies in " + tier_;
     std::string text = fmt::format("{} {}, {}\n", done, count, FormatBytes(total_.byte_count));
-    if (NotHereCount() > 0 && !is_dry_run_) {
+    if (NotHereCount() > 0) {
       const bool is_one = NotHereCount() == 1;
       const std::string_view on_redis =
           !HasRedis() ? ""

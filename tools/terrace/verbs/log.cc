@@ -43,8 +43,7 @@ std::string VerbText(protocol::Verb verb) {
 // that.
 std::string OutcomeText(const OperatorLogEntry& entry) {
   if (entry.status != StatusCode::kOk) {
-    return fmt::format(": refused ({}; journalctl -u terraced says why)",
-                       StatusCodeName(entry.status));
+    return fmt::format(": refused ({}; the daemon's log says why)", StatusCodeName(entry.status));
   }
   const bool has_blocks = entry.verb == protocol::Verb::kEvict ||
                           entry.verb == protocol::kVerbEvictWhere ||

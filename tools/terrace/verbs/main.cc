@@ -72,6 +72,8 @@ class CommandLine {
   }
 
   ExitCode Run(int argc, char** argv) {
+    if (argc > 1 && std::string_view(argv[1]) == "help")
+      return ExplainHelp({argv + 2, argv + argc});
     try {
       app_.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
@@ -156,11 +158,19 @@ class CommandLine {
                      named.words));
   }
 
-  // `terrace help status` as other programs have it.
-  static void ExplainHelp(const std::vector<std::string>& words) {
-    std::string verb;
-    for (size_t i = 1; i < words.size() && !words[i].starts_with('-'); ++i) verb += " " + words[i];
-    Fail(fmt::format("help is an option, not a verb: `terrace{} --help`", verb));
+  // `terrace help status` as other programs have it: as many of the words as are verbs.
+  ExitCode ExplainHelp(const std::vector<std::string>& words) const {
+    std::string named = "terrace";
+    const CLI::App* app = &app_;
+    for (const std::string& word : words) {
+      const auto found =
+          app->get_subcommands([&word](const CLI::App* verb) { return verb->get_name() == word; });
+      if (found.empty()) break;
+      app = found.front();
+      named += " " + word;
+    }
+    Fail(fmt::format("help is an option, not a verb: `{} --help`", named));
+    return kExitUsage;
   }
 
   // A word too many: an option that is none or, where a verb was expected, one that is none, which
@@ -175,10 +185,6 @@ class CommandLine {
     std::vector<std::string> verbs;
     for (const CLI::App* verb : named.app->get_subcommands([](const CLI::App*) { return true; })) {
       verbs.push_back(verb->get_name());
-    }
-    if (named.app == &app_ && words.front() == "help") {
-      ExplainHelp(words);
-      return true;
     }
     if (!verbs.empty() && !is_option(words.front())) {
       ExplainVerb(named, words.front(), verbs);

@@ -287,6 +287,8 @@ TEST_F(CliVerbsTest, HelpIsAnOptionOfEachVerb) {
   const Outcome of_verb = Terrace({"help", "config", "set", "--json"});
   EXPECT_EQ(of_verb.exit_code, 2);
   EXPECT_THAT(of_verb.err, HasSubstr("`terrace config set --help`"));
+  EXPECT_THAT(Terrace({"help", "status"}).err, HasSubstr("not a verb: `terrace status --help`"));
+  EXPECT_THAT(Terrace({"help", "nothing"}).err, HasSubstr("not a verb: `terrace --help`"));
 }
 
 TEST_F(CliVerbsTest, AMistypedOptionIsAnsweredWithTheNearestAndNotWithItsValue) {

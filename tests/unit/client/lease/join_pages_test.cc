@@ -1,8 +1,12 @@
 // Joins of leases whose slots come in pages.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <bit>
+#include <chrono>
 #include <cstring>
+#include <random>
+#include <thread>
 #include <type_traits>
 
 #include "terrace/protocol_join.h"
@@ -218,6 +222,47 @@ TEST_F(JoinPages, ALatePageEndsNoJoinThatCameAfter) {
   ASSERT_TRUE(lease.ok()) << client_->last_error();
   (void)client_->Match(group_, TestKeys(1));  // all that was sent before has arrived
   EXPECT_EQ(daemon_.Received(Verb::kRelease).size(), 1u) << "of the first Join alone";
+}
+
+// Another thread reads a page while the caller's patience ends: the lease is let go once, whoever
+// was first. Twice would end a Join that came after, and without it the lease would stay.
+TEST_F(JoinPages, AreLetGoOnceWhoeverGivesThemUp) {
+  constexpr uint32_t kJoins = 1'500;
+  constexpr uint32_t kPatienceUs = 3'000;
+  ClientOptions options = TestOptions(daemon_);
+  options.default_deadline_us = kPatienceUs;
+  client_ = Client::Create(options).value();
+  ASSERT_TRUE(client_->WaitConnected(kLongUs).ok());
+  ASSERT_TRUE(Eventually([&] {
+    const Result<GroupRef> group = client_->Open(WideGroup(), kAll);
+    if (group.ok()) group_ = *group;
+    return group.ok();
+  }));
+  std::mt19937 random(1);
+  std::atomic<uint32_t> first_pages = 0;
+  AnswerJoins([&](ScriptedDaemon& daemon, const PeerMessage& message, uint32_t first_block) {
+    // Some first pages come late, too.
+    const bool is_late = first_block > 0 || random() % 4 == 0;
+    const uint32_t pause_us = is_late ? kPatienceUs - 700 + random() % 800 : 0;
+    std::this_thread::sleep_for(std::chrono::microseconds(pause_us));
+    first_pages += first_block == 0 ? 1 : 0;
+    daemon.Answer(message, StatusCode::kOk,
+                  first_block == 0 ? ReadPage(0, 3, false) : ReadPage(3, 5, true));
+  });
+  std::atomic<bool> is_over = false;
+  std::thread reader([&] {
+    while (!is_over) (void)client_->Match(group_, TestKeys(1), {.deadline_us = 20'000});
+  });
+  uint32_t late_count = 0;
+  for (uint32_t i = 0; i < kJoins; ++i)
+    late_count += client_->JoinRead(group_, kToken, 0).ok() ? 0 : 1;
+  is_over = true;
+  reader.join();
+  (void)client_->Match(group_, TestKeys(1), {.deadline_us = 5'000'000});
+  EXPECT_TRUE(Eventually([&] { return daemon_.Received(Verb::kRelease).size() >= first_pages; }));
+  EXPECT_EQ(daemon_.Received(Verb::kRelease).size(), first_pages.load());
+  EXPECT_GT(late_count, 0u);
+  EXPECT_LT(late_count, kJoins);
 }
 
 // Each says that another follows, and brings nothing.

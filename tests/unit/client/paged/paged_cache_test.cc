@@ -109,6 +109,33 @@ TEST_F(PagedCopies, ARevokedLeaseKeepsItsSlotsToTheEndOfTheCopyWhichIsGone) {
       StatusCode::kGone);
 }
 
+// Nobody knows what a copy still does whose device says that it failed.
+TEST_F(PagedCopies, ARevokedLeaseIsNotAcknowledgedBeforeACopyThatFailedIsDestroyed) {
+  for (uint64_t seed = 1; seed <= 100; ++seed) {
+    SimDevice failing(
+        {.seed = seed, .steps_per_call_max = 0, .copy_failures_per_million = 300'000});
+    const Device device(SimDeviceOps(), failing.handle());
+    auto cache = PagedCache::Create(
+        device,
+        {.layout = pages_.layout, .space = TestGroup().members[0].spec, .copier = SmallRing()},
+        &why_);
+    if (!cache.ok()) continue;
+    WriteLease lease = Reserve(2);
+    const std::vector<uint64_t> pages = {0, 1};
+    auto store = (*cache)->Store(lease, {.page_indexes = pages}, KvWritten::Already(), &why_);
+    failing.Settle();
+    if (!store.ok() || (*store)->Poll().code() != StatusCode::kIo) continue;
+    const size_t ends_before = EndCount();
+    Revoke(lease.token());
+    ASSERT_TRUE(Eventually([&] { return !lease.is_valid(); }));
+    EXPECT_EQ(EndCount(), ends_before) << "the daemon was given slots that a copy may still touch";
+    store->reset();
+    EXPECT_TRUE(Eventually([&] { return EndCount() > ends_before; }));
+    return;
+  }
+  FAIL() << "no seed has a copy that fails";
+}
+
 TEST_F(PagedCopies, ACopyThatIsDroppedWaitsAndOnlyThenItsLeaseEnds) {
   WriteLease lease = Reserve(2);
   auto copy = Store(lease, {0, 1});

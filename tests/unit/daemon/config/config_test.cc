@@ -282,7 +282,7 @@ TEST(ConfigAcrossKeys, EachContradictionIsRefusedWithBothValues) {
               AllOf(HasSubstr("128MiB"), HasSubstr("256MiB"), HasSubstr("raise dram_bytes")));
   EXPECT_THAT(Unresolvable("[daemon]\nsegment_bytes=\"96MiB\"\n"), HasSubstr("power of two"));
   EXPECT_THAT(Unresolvable("[daemon]\ndram_bytes=\"256MiB\"\n" + two + "\"/b\"\n"),
-              HasSubstr("each of the 2 domains"));
+              HasSubstr("each domain (there are 2)"));
   EXPECT_THAT(Unresolvable(two + "\"/a\"\n"), HasSubstr("another domain's"));
   EXPECT_THAT(Unresolvable(two + "\"/b\"\ndram_guaranteed_bytes=\"2GiB\"\n"),
               AllOf(HasSubstr("domain b"), HasSubstr("2GiB"), HasSubstr("1GiB")));

@@ -223,18 +223,22 @@ TEST_F(LiveConfigTest, AReloadLeavesWhatIsOfATierThatARestartTakesAway) {
       "[[domain]]\nname = \"a\"\nsocket = \"/a\"\nnvme_max_bytes = \"2GiB\"\n"
       "redis_guaranteed_bytes = \"1GiB\"\n");
   const DaemonConfig before = config_;
+  // Until the next reload, also of what that leaves alone.
+  ASSERT_TRUE(Ask(ConfigAction::kSet, "nvme.capacity_bytes=4GiB")) << why_;
+  ASSERT_TRUE(Ask(ConfigAction::kSet, "redis.use=fetch")) << why_;
   Write("[daemon]\nlog_level = \"debug\"\n[[domain]]\nname = \"a\"\nsocket = \"/a\"\n");
   const auto answer = Ask(ConfigAction::kReload);
   ASSERT_TRUE(answer) << why_;
   EXPECT_EQ(config_.log_level, LogLevel::kDebug);
   EXPECT_EQ(config_.nvme.capacity_bytes, 8 * kGiB);
   EXPECT_EQ(config_.redis.capacity_bytes, 8 * kGiB);
+  EXPECT_EQ(config_.redis.use, before.redis.use);
   EXPECT_EQ(config_.domains[0].nvme_max_bytes, 2 * kGiB);
   EXPECT_EQ(config_.domains[0].redis_guaranteed_bytes, before.domains[0].redis_guaranteed_bytes);
   EXPECT_EQ(config_.domains[0].redis_max_bytes, before.domains[0].redis_max_bytes);
   EXPECT_THAT((*answer)["needs_restart"].dump(),
               AllOf(HasSubstr("nvme.paths"), HasSubstr("redis.endpoints")));
-  EXPECT_EQ((*answer)["changed"].size(), 1u) << (*answer)["changed"];
+  EXPECT_EQ((*answer)["changed"].size(), 3u) << (*answer)["changed"];
 }
 
 TEST_F(LiveConfigTest, AReloadTakesLiveKeysAndNamesTheOthers) {
@@ -375,7 +379,8 @@ TEST_F(LiveConfigTest, WhatCannotBeSetIsSaidAndChangesNothing) {
       {"log_level", "'log_level' lacks its section: write daemon.log_level=VALUE"},
       {"allow_uids=[7]", "write domain.default.allow_uids=[7]"},
       {"eviction=lru", "'eviction' lacks its section: there are daemon.eviction, nvme.eviction"},
-      {"nonsense=1", "'nonsense=1' is no KEY=VALUE"},
+      {"nonsense=1", "'nonsense' is no key: they are called as daemon.log_level"},
+      {"nonsense", "'nonsense' is no KEY=VALUE"},
       {"", "'' is no KEY=VALUE"},
       {"domain.default.borrow_priority=2000", "domain.default.borrow_priority is 2000; write"},
       {"domain.default.borow_priority=1",
