@@ -1,20 +1,30 @@
 // The machine's pool of huge pages, for tests that set its size.
 #pragma once
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <cstdint>
 #include <fstream>
 #include <string>
 
 namespace terrace::test {
 
-// Of the machine's huge pages, for as long as it lives.
+// Of the machine's huge pages, for as long as it lives: so long other tests wait for theirs.
 class HugePages {
  public:
   HugePages() = default;
   HugePages(const HugePages&) = delete;
   HugePages& operator=(const HugePages&) = delete;
-  ~HugePages() { GiveBack(); }
+  ~HugePages() {
+    GiveBack();
+    if (lock_ >= 0) close(lock_);
+  }
   bool Take(uint32_t count) {
+    if (lock_ < 0)
+      lock_ = open("/tmp/terrace-tests-huge-pages", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (lock_ < 0 || flock(lock_, LOCK_EX) != 0) return false;
     std::ifstream(kPool) >> before_;
     Set(std::to_string(count));
     count_ = count;
@@ -34,6 +44,7 @@ class HugePages {
  private:
   static constexpr const char* kPool = "/proc/sys/vm/nr_hugepages";
   static void Set(const std::string& count) { std::ofstream(kPool) << count << std::flush; }
+  int lock_ = -1;
   std::string before_;
   uint32_t count_ = 0;
 };
