@@ -22,8 +22,7 @@ class HugePages {
     if (lock_ >= 0) close(lock_);
   }
   bool Take(uint32_t count) {
-    if (lock_ < 0)
-      lock_ = open("/tmp/terrace-tests-huge-pages", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (lock_ < 0) lock_ = open(kLock, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (lock_ < 0 || flock(lock_, LOCK_EX) != 0) return false;
     std::ifstream(kPool) >> before_;
     Set(std::to_string(count));
@@ -43,6 +42,7 @@ class HugePages {
 
  private:
   static constexpr const char* kPool = "/proc/sys/vm/nr_hugepages";
+  static constexpr const char* kLock = "/tmp/terrace-tests-huge-pages";
   static void Set(const std::string& count) { std::ofstream(kPool) << count << std::flush; }
   int lock_ = -1;
   std::string before_;

@@ -86,27 +86,29 @@ Arena::Options DomainArena::MakeOptions() {
   return options;
 }
 
-// The store tries again and again: told is when it begins to fail, and when it is over.
 void DomainArena::OnPopulated(uint32_t segment, Status status) {
   if (status.ok()) Register(segment);
-  if (status.ok() == is_short_) {
-    is_short_ = !status.ok();
-    const bool is_huge = arena_->backing() == ArenaBacking::kHugetlb;
-    const uint64_t populated_bytes = PopulatedSegments().size() * options_.segment_bytes;
-    if (is_short_) {
-      Log(LogLevel::kWarn, "arena cannot grow",
-          {{"domain", options_.domain_name},
-           {"populated", FormatBytes(populated_bytes)},
-           {"wanted", FormatBytes(options_.segment_bytes)},
-           {"why", std::string(status.what()) + ": " + std::strerror(status.detail())},
-           {"remedy", is_huge ? "others have taken the huge pages: raise vm.nr_hugepages"
-                              : "leave memory free, or lower dram_bytes"}});
-    } else {
-      Log(LogLevel::kInfo, "arena grows again",
-          {{"domain", options_.domain_name}, {"populated", FormatBytes(populated_bytes)}});
-    }
-  }
+  TellWhetherItGrows(status);
   events_.on_populated(segment, status);
+}
+
+// The store tries again and again: told is when it begins to fail, and when it is over.
+void DomainArena::TellWhetherItGrows(Status status) {
+  if (status.ok() != is_short_) return;
+  is_short_ = !status.ok();
+  const std::string populated = FormatBytes(PopulatedSegments().size() * options_.segment_bytes);
+  if (!is_short_) {
+    return Log(LogLevel::kInfo, "arena grows again",
+               {{"domain", options_.domain_name}, {"populated", populated}});
+  }
+  const bool is_huge = arena_->backing() == ArenaBacking::kHugetlb;
+  Log(LogLevel::kWarn, "arena cannot grow",
+      {{"domain", options_.domain_name},
+       {"populated", populated},
+       {"wanted", FormatBytes(options_.segment_bytes)},
+       {"why", std::string(status.what()) + ": " + std::strerror(status.detail())},
+       {"remedy", is_huge ? "others have taken the huge pages: raise vm.nr_hugepages"
+                          : "leave memory free, or lower dram_bytes"}});
 }
 
 Status DomainArena::Create(std::string* why) {

@@ -75,6 +75,7 @@ class DomainArena : public ArenaMemory {
 
   Arena::Options MakeOptions();
   void OnPopulated(uint32_t segment, Status status);
+  void TellWhetherItGrows(Status status);
   Status Own(Result<std::unique_ptr<Arena>> arena, std::string_view origin);
   void Register(uint32_t segment);
 

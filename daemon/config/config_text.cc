@@ -576,4 +576,26 @@ std::map<std::string, uint32_t> ConfigLines(std::string_view toml_text) {
   return lines;
 }
 
+std::string_view Trimmed(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t\r";
+  const size_t first = text.find_first_not_of(kBlanks);
+  if (first == text.npos) return {};
+  return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
+}
+
+std::vector<ConfigChange> ConfigChangesOf(std::string_view lines) {
+  std::vector<ConfigChange> changes;
+  for (size_t begin = 0; begin <= lines.size() && changes.size() <= kConfigChangesMax;) {
+    const size_t end = std::min(lines.find('\n', begin), lines.size());
+    const std::string_view line = lines.substr(begin, end - begin);
+    const size_t equals = line.find('=');
+    ConfigChange& change = changes.emplace_back();
+    change.text = line;
+    change.key = Trimmed(line.substr(0, equals));
+    if (equals != line.npos) change.value = Trimmed(line.substr(equals + 1));
+    begin = end + 1;
+  }
+  return changes;
+}
+
 }  // namespace terrace

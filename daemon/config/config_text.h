@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -56,5 +57,18 @@ Result<uint64_t> ParseBytes(std::string_view text);
 std::string WantedBytes(uint64_t min, uint64_t max);
 // The largest unit that divides `value`: 8589934592 → "8GiB".
 std::string FormatBytes(uint64_t value_bytes);
+
+// Without the blanks around it.
+std::string_view Trimmed(std::string_view text);
+
+// "KEY=VALUE" lines, as a Config request brings them: at least one, though it may be empty, and of
+// more than kConfigChangesMax one more than these, which tells.
+inline constexpr size_t kConfigChangesMax = 16;
+struct ConfigChange {
+  std::string text;  // the line
+  std::string key;   // all of it where there is no '='
+  std::optional<std::string> value;
+};
+std::vector<ConfigChange> ConfigChangesOf(std::string_view lines);
 
 }  // namespace terrace

@@ -15,6 +15,8 @@
 #include <string_view>
 #include <system_error>
 
+#include "daemon/config/config_text.h"
+
 namespace terrace {
 namespace {
 
@@ -27,12 +29,6 @@ constexpr char kRunRoot[] = "/run/";
 constexpr const char* kUnitFolders[] = {"/lib/systemd/system", "/usr/lib/systemd/system",
                                         "/usr/local/lib/systemd/system", "/run/systemd/system",
                                         "/etc/systemd/system"};
-
-std::string_view Trimmed(std::string_view text) {
-  const size_t first = text.find_first_not_of(" \t\r");
-  if (first == text.npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
-}
 
 // The file behind --config; none of a command without.
 std::string ConfigOf(const std::string& command) {

@@ -56,19 +56,24 @@ void DramCopies::Expect(BlockId id) {
   RootsPromised(id);  // they come with the bytes, and nobody gets the bytes before
 }
 
-std::vector<SlotRef> DramCopies::EndWrite(BlockId id, uint64_t member_mask) {
-  DramPart& part = PartOf(id);
-  TERRACE_CHECK(part.dram.state == CopyState::kFilling, "I4: a block is written once");
-  const std::span<SlotRef> refs = d_.slots_of(d_.block(id));
-  const std::span<const LocalMember> locals = d_.group_of(d_.block(id)).locals();
-  std::vector<SlotRef> left;
+template <typename Take>
+void DramCopies::TakeOutSlots(BlockId id, uint64_t member_mask, const Take& take) {
+  const Block& b = d_.block(id);
+  const std::span<SlotRef> refs = d_.slots_of(b);
+  const std::span<const LocalMember> locals = d_.group_of(b).locals();
   for (uint32_t i = 0; i < locals.size(); ++i) {
-    if ((part.dram.member_mask & ~member_mask & BitOf(locals[i])) == 0) continue;
-    left.push_back(std::exchange(refs[i], {}));
+    if (!(b.dram.member_mask & member_mask & BitOf(locals[i]))) continue;
+    take(std::exchange(refs[i], {}));
   }
-  part.dram.member_mask &= member_mask;
-  part.dram.state = CopyState::kReady;
+  PartOf(id).dram.member_mask &= ~member_mask;
   candidates_.NoteReadiness(id);
+}
+
+std::vector<SlotRef> DramCopies::EndWrite(BlockId id, uint64_t member_mask) {
+  TERRACE_CHECK(d_.block(id).dram.state == CopyState::kFilling, "I4: a block is written once");
+  std::vector<SlotRef> left;
+  TakeOutSlots(id, ~member_mask, [&left](const SlotRef& slot) { left.push_back(slot); });
+  PartOf(id).dram.state = CopyState::kReady;
   return left;
 }
 
@@ -142,20 +147,14 @@ void DramCopies::DropMember(BlockId id, uint32_t member) {
 }
 
 void DramCopies::FreeSlots(BlockId id, uint64_t member_mask) {
-  const Block& b = d_.block(id);
-  const std::span<SlotRef> refs = d_.slots_of(b);
-  const std::span<const LocalMember> locals = d_.group_of(b).locals();
-  for (uint32_t i = 0; i < locals.size(); ++i) {
-    if (!(b.dram.member_mask & member_mask & BitOf(locals[i]))) continue;
-    if (b.is_inherited) {
-      d_.inherited.Add(refs[i], d_.slots);
+  const bool is_inherited = d_.block(id).is_inherited;
+  TakeOutSlots(id, member_mask, [this, is_inherited](const SlotRef& slot) {
+    if (is_inherited) {
+      d_.inherited.Add(slot, d_.slots);
     } else {
-      d_.slots.Free(refs[i]);
+      d_.slots.Free(slot);
     }
-    refs[i] = SlotRef{};
-  }
-  PartOf(id).dram.member_mask &= ~member_mask;
-  candidates_.NoteReadiness(id);
+  });
 }
 
 void DramCopies::Release(BlockId id) {

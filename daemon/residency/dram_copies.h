@@ -85,6 +85,9 @@ class DramCopies {
 
  private:
   DramPart& PartOf(BlockId id) { return d_.blocks.Change<DramPart>(id, {}); }
+  // Members lose their slots, which `take(SlotRef)` gets one by one.
+  template <typename Take>
+  void TakeOutSlots(BlockId id, uint64_t member_mask, const Take& take);
   void FreeSlots(BlockId id, uint64_t member_mask);
   // How long the promotion or fetch took that ends now; only what brought good bytes is counted.
   void CountPromotion(BlockId id, bool is_good);

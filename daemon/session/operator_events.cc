@@ -1,10 +1,10 @@
 #include "daemon/session/operator_events.h"
 
-#include <algorithm>
 #include <span>
 #include <string>
 #include <utility>
 
+#include "daemon/config/config_text.h"
 #include "daemon/log/printable.h"
 #include "terrace/protocol_admin.h"
 #include "terrace/protocol_introspection.h"
@@ -65,11 +65,8 @@ std::optional<OperatorEvent> EventOfConfig(const Request& request) {
   std::string text(request.body().size_bytes() - sizeof(asked), '\0');
   request.body().ReadArray(sizeof(asked), std::span(text));
   std::string keys;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string line = text.substr(begin, end - begin);
-    keys += (keys.empty() ? "" : ", ") + line.substr(0, line.find_first_of(" ="));
-    begin = end + 1;
+  for (const ConfigChange& change : ConfigChangesOf(text)) {
+    keys += (keys.empty() ? "" : ", ") + change.key;
   }
   return OperatorEvent{.detail = "set " + Printable(keys)};
 }

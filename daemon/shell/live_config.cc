@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/config/config_text.h"
 #include "daemon/log/json_text.h"
 #include "daemon/socket/domain.h"
 #include "src/thread_name.h"
@@ -16,7 +15,6 @@ namespace terrace {
 namespace {
 
 constexpr size_t kReloadsAwaitingMax = 16;
-constexpr size_t kChangesMax = 16;    // of one request, so that a turn stays short
 constexpr size_t kKeyBytesMax = 160;  // domain.NAME.KEY
 constexpr char kOnCommandLine[] = "command line";
 
@@ -152,31 +150,30 @@ std::string KeysNamed(const DaemonConfig& running, const std::string& name) {
   return keys;
 }
 
+std::string WhyNoKey(const std::string& name) {
+  return "'" + name +
+         "' is no key: they are called as daemon.log_level, nvme.admission and "
+         "domain.NAME.allow_uids; `terrace config get` lists all";
+}
+
 // Of a change that is none: what it lacks.
-std::string WhyNoChange(const DaemonConfig& running, const std::string& text) {
-  const std::string name = text.substr(0, text.find('='));
-  const std::string keys = KeysNamed(running, name);
-  if (keys.empty() && text.find('=') != text.npos && !name.empty()) {
-    std::string why = "'";
-    why.append(name, 0, kKeyBytesMax);
-    why +=
-        "' is no key: they are called as daemon.log_level, nvme.admission and "
-        "domain.NAME.allow_uids; `terrace config get` lists all";
-    return why;
+std::string WhyNoChange(const DaemonConfig& running, const ConfigChange& change) {
+  const std::string keys = KeysNamed(running, change.key);
+  if (keys.empty() && change.value && !change.key.empty()) {
+    return WhyNoKey(change.key.substr(0, kKeyBytesMax));
   }
   if (keys.empty()) {
-    std::string quoted = text.substr(0, kKeyBytesMax);
-    if (quoted.size() < text.size()) quoted.append("...");
+    std::string quoted = change.text.substr(0, kKeyBytesMax);
+    if (quoted.size() < change.text.size()) quoted.append("...");
     return "'" + quoted +
            "' is no KEY=VALUE, such as daemon.log_level=debug or domain.NAME.allow_uids=[1000]";
   }
   const bool has_several = keys.find(',') != keys.npos;
-  std::string why = "'" + name + "' lacks its section";
+  std::string why = "'" + change.key + "' lacks its section";
   why += has_several ? ": there are " : ": write ";
   why += keys;
   if (has_several) return why;
-  why += text.size() > name.size() ? text.substr(name.size()) : "=VALUE";
-  return why;
+  return why + "=" + change.value.value_or("VALUE");
 }
 
 // What the file says of the size of a tier that is not there until a restart, and nothing of one
@@ -199,12 +196,6 @@ void LeaveOtherTiers(const DaemonConfig& file, const DaemonConfig& kept, DaemonC
       domain.redis_max_bytes = kept.domains[i].redis_max_bytes;
     }
   }
-}
-
-// Without the blanks around it, as a file may have them.
-std::string Trimmed(const std::string& text) {
-  const size_t begin = text.find_first_not_of(' ');
-  return begin == text.npos ? "" : text.substr(begin, text.find_last_not_of(' ') - begin + 1);
 }
 
 std::string Quoted(const std::string& value) {
@@ -308,12 +299,7 @@ Error LiveConfig::Get(const std::string& key, std::string* document) const {
   if (const std::string keys = KeysNamed(config_, key); !keys.empty()) {
     return Invalid("'" + key + "' lacks its section: ask for " + keys);
   }
-  return Invalid(
-      why.empty() || key.find('.') == key.npos
-          ? "'" + key +
-                "' is no key: they are called as daemon.log_level, "
-                "nvme.admission and domain.NAME.allow_uids; `terrace config get` lists all"
-          : why);
+  return Invalid(why.empty() || key.find('.') == key.npos ? WhyNoKey(key) : why);
 }
 
 std::string LiveConfig::Origin(const std::string& key, const std::string& value) const {
@@ -339,64 +325,57 @@ uint64_t LiveConfig::DramBytesOf(const DaemonConfig& file) const {
 Error LiveConfig::Set(const std::string& text, std::string* document) {
   DaemonConfig wanted = wanted_;
   std::set<std::string> keys;
-  size_t count = 0;
+  const std::vector<ConfigChange> changes = ConfigChangesOf(text);
   Error refused;
-  for (size_t begin = 0; begin <= text.size() && refused.ok();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    std::string key;
-    refused = ++count > kChangesMax
-                  ? Invalid("more than " + std::to_string(kChangesMax) +
+  for (size_t i = 0; i < changes.size() && refused.ok(); ++i) {
+    refused = i == kConfigChangesMax
+                  ? Invalid("more than " + std::to_string(kConfigChangesMax) +
                             " changes at once, the limit: write them into the file")
-                  : SetOne(text.substr(begin, end - begin), &wanted, &key);
-    if (refused.ok() && !keys.insert(key).second) {
-      refused = Invalid(key + " is given two values: name it once");
+                  : SetOne(changes[i], &wanted);
+    if (refused.ok() && !keys.insert(changes[i].key).second) {
+      refused = Invalid(changes[i].key + " is given two values: name it once");
     }
-    begin = end + 1;
   }
   const DaemonConfig before = config_;
   if (refused.ok()) refused = Take(std::move(wanted), file_slab_bytes_);
   if (!refused.ok()) {
-    const bool has_several = text.find('\n') != text.npos;
     return {refused.status(),
-            refused.sentence() + (has_several ? ". None of these keys has changed" : "")};
+            refused.sentence() + (changes.size() > 1 ? ". None of these keys has changed" : "")};
   }
   set_keys_.merge(keys);
   *document = JsonText({{"changed", Differences(before, config_, true, "from", "to")}});
   return {};
 }
 
-Error LiveConfig::SetOne(const std::string& text, DaemonConfig* wanted, std::string* key) const {
-  const size_t equals = text.find('=');
-  *key = Trimmed(text.substr(0, equals));
-  if (equals == text.npos || key->find('.') == key->npos) {
-    return Invalid(WhyNoChange(config_, text));
-  }
-  if (key->size() > kKeyBytesMax) {
-    return Invalid("a key of " + std::to_string(key->size()) + " bytes, '" +
-                   key->substr(0, kKeyBytesMax) + "...': the longest has no more than " +
+Error LiveConfig::SetOne(const ConfigChange& change, DaemonConfig* wanted) const {
+  const std::string& key = change.key;
+  if (!change.value || key.find('.') == key.npos) return Invalid(WhyNoChange(config_, change));
+  if (key.size() > kKeyBytesMax) {
+    return Invalid("a key of " + std::to_string(key.size()) + " bytes, '" +
+                   key.substr(0, kKeyBytesMax) + "...': the longest has no more than " +
                    std::to_string(kKeyBytesMax));
   }
-  const std::string value = Trimmed(text.substr(equals + 1));
+  const std::string& value = *change.value;
   if (value.empty()) {
-    return Invalid(*key +
+    return Invalid(key +
                    " is given no value: write a list as [1000, 1001] or [], a text as "
                    "word, a size as 16GiB; `terrace config get " +
-                   *key +
+                   key +
                    "` says what is in "
                    "effect, `terrace config reload` takes the file's again");
   }
   DaemonConfig said;  // of a text that is no file's: nobody wrote its lines
   std::string why;
-  if (!ParseConfig(AsToml(*key, value), "", &said, &why).ok()) {
+  if (!ParseConfig(AsToml(key, value), "", &said, &why).ok()) {
     std::string why_as_text;
-    if (!ParseConfig(AsToml(*key, Quoted(value)), "", &said, &why_as_text).ok()) {
+    if (!ParseConfig(AsToml(key, Quoted(value)), "", &said, &why_as_text).ok()) {
       return Invalid(why.find("this is no TOML") == why.npos ? why : why_as_text);
     }
   }
-  if (!CopyLive(said, *key, wanted).ok()) {
-    return Invalid(WhyNotLive(config_, *key, source_.path));
+  if (!CopyLive(said, key, wanted).ok()) {
+    return Invalid(WhyNotLive(config_, key, source_.path));
   }
-  if (*key == "daemon.dram_bytes" && !source_.overrides.dram_bytes.empty()) {
+  if (key == "daemon.dram_bytes" && !source_.overrides.dram_bytes.empty()) {
     return Invalid("terraced was started with --dram-bytes " + source_.overrides.dram_bytes +
                    ", which outranks daemon.dram_bytes: restart it without");
   }

@@ -21,6 +21,7 @@
 
 #include "daemon/config/config.h"
 #include "daemon/config/config_resolve.h"
+#include "daemon/config/config_text.h"
 #include "daemon/shell/domain_redis.h"
 #include "terrace/error.h"
 #include "terrace/protocol_admin.h"
@@ -75,8 +76,8 @@ class LiveConfig {
   Error Get(const std::string& key, std::string* document) const;
   // "KEY=VALUE" lines: all of them, or none.
   Error Set(const std::string& text, std::string* document);
-  // One of them into `*wanted`; its key.
-  Error SetOne(const std::string& text, DaemonConfig* wanted, std::string* key) const;
+  // One of them into `*wanted`.
+  Error SetOne(const ConfigChange& change, DaemonConfig* wanted) const;
   void BeginReload(const Done& done);
   void ReadForAll();
   Error Reload(const ConfigSource& source, std::string* document);

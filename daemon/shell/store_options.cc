@@ -70,8 +70,7 @@ DomainOptions DomainOptionsOf(const DaemonConfig& config, size_t domain_index) {
   return options;
 }
 
-// Each domain expects what it is guaranteed and an equal part of what nobody is: no more than
-// dram_bytes all together.
+// Each domain expects what it is guaranteed and an equal part of what nobody is.
 DomainArena::Options ArenaOptionsOf(const DaemonConfig& config, size_t domain_index) {
   const uint64_t total = config.dram_bytes / config.segment_bytes;
   uint64_t guaranteed = 0;

@@ -296,8 +296,10 @@ Status Arena::CreateFds(std::string* why) {
     }
     if (!status.ok()) notes_.push_back(why_not + "; using 4 KiB pages");
   }
-  for (uint32_t i = 0; i < options_.nodes.size() && backing_ == ArenaBacking::kShmem; ++i) {
-    TERRACE_RETURN_IF_ERROR(CreateNodeFd(i, why));
+  if (backing_ == ArenaBacking::kShmem) {
+    for (uint32_t i = 0; i < options_.nodes.size(); ++i) {
+      TERRACE_RETURN_IF_ERROR(CreateNodeFd(i, why));
+    }
   }
   fds_.slot_table = CreateMemfd("terrace-slots-" + options_.name, 0);
   const Status status =

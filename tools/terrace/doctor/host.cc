@@ -7,16 +7,12 @@
 #include <string_view>
 #include <system_error>
 
+#include "daemon/config/config_text.h"
+
 namespace terrace::tools {
 namespace {
 
 constexpr size_t kFileBytesMax = 1 << 20;
-
-std::string Trimmed(std::string_view text) {
-  const size_t first = text.find_first_not_of(" \t");
-  if (first == std::string_view::npos) return "";
-  return std::string(text.substr(first, text.find_last_not_of(" \t") - first + 1));
-}
 
 }  // namespace
 
@@ -50,7 +46,7 @@ std::optional<std::string> HostFiles::ReadField(const std::string& path,
     rest.remove_prefix(std::min(rest.size(), line.size() + 1));
     const size_t colon = line.find(':');
     if (colon != std::string_view::npos && Trimmed(line.substr(0, colon)) == name) {
-      return Trimmed(line.substr(colon + 1));
+      return std::string(Trimmed(line.substr(colon + 1)));
     }
   }
   return std::nullopt;

@@ -108,7 +108,8 @@ Finding CheckHugePages(const Subject& subject) {
     finding.found += "; hugepages is \"off\"";
     return finding;
   }
-  // A daemon that runs has claimed all of its own, or none: then it is of those that remain.
+  // A daemon that runs has taken its own; but with fewer than it wants it took none, and what is
+  // not free is others'.
   const bool has_its_own = subject.stats && all >= wanted;
   const uint64_t usable = has_its_own ? all : free - std::min(free, reserved);
   if (usable >= wanted) return finding;

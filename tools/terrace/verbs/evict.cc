@@ -84,12 +84,12 @@ class EvictVerb : public Verb {
     }
     // 0 names no age: everything, and what Redis has of it.
     if (!age_text_.empty()) filter_.idle_ms_min = std::max(filter_.idle_ms_min, uint64_t{1});
-    std::vector<BlockKey> keys;
+    std::unordered_set<BlockKey> named;
     for (const std::string& text : key_texts_) {
       BlockKey key;
       if (!ParseKeyArgument(text, &key)) return kExitUsage;
       // Who names a key twice means one block.
-      if (named_.insert(key).second) keys.push_back(key);
+      if (named.insert(key).second) keys_.push_back(key);
     }
     if (!is_confirmed_ && !is_dry_run_) {
       const ExitCode answer = Confirm({.verb = "evict",
@@ -102,7 +102,7 @@ class EvictVerb : public Verb {
     if (is_filtered || is_by_key_ || !group_.empty()) return EvictFiltered();
     std::unique_ptr<Client> client = ConnectOrExplain(address_);
     if (client == nullptr) return kExitFailed;
-    if (ExitCode outcome = Evict(*client, keys); outcome != kExitOk) return outcome;
+    if (ExitCode outcome = Evict(*client); outcome != kExitOk) return outcome;
     LookAtOwed([&] { return FetchStats(*client, address_.deadline_us()); });
     Report();
     return kExitOk;
@@ -116,7 +116,7 @@ class EvictVerb : public Verb {
 
   std::string Target() const {
     if (!key_texts_.empty()) {
-      return fmt::format("{}{}", FormatCount(named_.size(), "block"),
+      return fmt::format("{}{}", FormatCount(keys_.size(), "block"),
                          has_subtree_ ? " and all that continue them" : "");
     }
     std::string target = group_.empty() ? "every block of the domain"
@@ -170,18 +170,18 @@ class EvictVerb : public Verb {
     return kExitOk;
   }
 
-  ExitCode Evict(Client& client, const std::vector<BlockKey>& keys) {
+  ExitCode Evict(Client& client) {
     RequestOptions options;
     options.deadline_us = address_.deadline_us();
     options.flags = protocol::kKeysFlat;
     if (is_dry_run_) options.flags |= protocol::kEvictDryRun;
     if (has_subtree_ || is_all_) options.flags |= protocol::kEvictSubtree;
     // A chain's keys come head first, and a block that has a child stays: the last go first.
-    size_t left_count = keys.size();
+    size_t left_count = keys_.size();
     do {
       const size_t count = std::min(left_count, kKeysPerEvictMax);
       left_count -= count;
-      auto reply = client.Evict(GroupRef{}, std::span(keys).subspan(left_count, count), options);
+      auto reply = client.Evict(GroupRef{}, std::span(keys_).subspan(left_count, count), options);
       if (!reply.ok()) {
         const std::string done =
             total_.block_count == 0
@@ -199,7 +199,7 @@ class EvictVerb : public Verb {
   // Of keys that were named; what continues them may be more than that.
   uint64_t NotHereCount() const {
     const uint64_t found_count = total_.block_count + total_.skipped_count;
-    return named_.size() > found_count ? named_.size() - found_count : 0;
+    return keys_.size() > found_count ? keys_.size() - found_count : 0;
   }
 
   // A server that answers is told within milliseconds of what was erased: so long it is awaited.
@@ -289,7 +289,7 @@ class EvictVerb : public Verb {
 
   DaemonAddress address_;
   std::vector<std::string> key_texts_;
-  std::unordered_set<BlockKey> named_;  // by them
+  std::vector<BlockKey> keys_;  // that they name, each once
   std::string group_;
   std::string age_text_;
   std::string tier_;

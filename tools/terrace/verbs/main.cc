@@ -72,8 +72,9 @@ class CommandLine {
   }
 
   ExitCode Run(int argc, char** argv) {
-    if (argc > 1 && std::string_view(argv[1]) == "help")
+    if (argc > 1 && std::string_view(argv[1]) == "help") {
       return ExplainHelp({argv + 2, argv + argc});
+    }
     try {
       app_.parse(argc, argv);
     } catch (const CLI::ParseError& error) {

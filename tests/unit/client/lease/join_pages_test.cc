@@ -254,8 +254,9 @@ TEST_F(JoinPages, AreLetGoOnceWhoeverGivesThemUp) {
     while (!is_over) (void)client_->Match(group_, TestKeys(1), {.deadline_us = 20'000});
   });
   uint32_t late_count = 0;
-  for (uint32_t i = 0; i < kJoins; ++i)
+  for (uint32_t i = 0; i < kJoins; ++i) {
     late_count += client_->JoinRead(group_, kToken, 0).ok() ? 0 : 1;
+  }
   is_over = true;
   reader.join();
   (void)client_->Match(group_, TestKeys(1), {.deadline_us = 5'000'000});

@@ -5,21 +5,20 @@
 
 #include <optional>
 
-#include "daemon/log/log.h"
 #include "huge_pages.h"
+#include "told_lines.h"
 
 namespace terrace {
 namespace {
 
 using testing::HasSubstr;
-using testing::Not;
 
 // Memory that is not there when the arena grows: the log says it once, with the remedy, and that it
 // is over.
 TEST(DomainArena, SaysThatItCannotGrowAndThatItGrowsAgain) {
   test::HugePages pool;
   if (!pool.Take(4)) GTEST_SKIP() << "vm.nr_hugepages cannot be set here";
-  StartLog({});
+  test::ToldLines told;
   asio::io_context loop;
   std::optional<Status> last;
   DomainArena arena({.domain_name = "a",
@@ -41,28 +40,18 @@ TEST(DomainArena, SaysThatItCannotGrowAndThatItGrowsAgain) {
     while (!last) loop.run_one();
     return *last;
   };
-  std::string told;
-  const auto told_by_now = [&told] {
-    EXPECT_TRUE(StopLog());  // when it has written all
-    std::string lines;
-    EXPECT_TRUE(RecentLogLines(kRecentLinesMax, &lines));
-    StartLog({});
-    return told += lines;
-  };
   EXPECT_TRUE(populate(0).ok());
-  EXPECT_THAT(told_by_now(), Not(HasSubstr("arena cannot grow")));
+  EXPECT_EQ(told.Times("arena cannot grow"), 0u);
   pool.GiveBack();
   if (populate(1).ok()) GTEST_SKIP() << "the machine has huge pages of its own";
-  EXPECT_THAT(told_by_now(), HasSubstr("arena cannot grow"));
-  EXPECT_THAT(told, HasSubstr("vm.nr_hugepages"));
-  EXPECT_THAT(told, HasSubstr("2MiB"));
+  EXPECT_EQ(told.Times("arena cannot grow"), 1u);
+  EXPECT_THAT(told.ByNow(), HasSubstr("vm.nr_hugepages"));
+  EXPECT_THAT(told.ByNow(), HasSubstr("2MiB"));
   if (populate(1).ok()) GTEST_SKIP() << "others have lent the machine huge pages meanwhile";
-  const std::string again = told_by_now();
-  EXPECT_EQ(again.find("arena cannot grow"), again.rfind("arena cannot grow")) << "once";
+  EXPECT_EQ(told.Times("arena cannot grow"), 1u) << "once";
   if (!pool.Take(4)) GTEST_SKIP() << "vm.nr_hugepages cannot be set here";
   if (!populate(1).ok()) GTEST_SKIP() << "others have taken the pool away meanwhile";
-  EXPECT_THAT(told_by_now(), HasSubstr("arena grows again"));
-  EXPECT_TRUE(StopLog());
+  EXPECT_EQ(told.Times("arena grows again"), 1u);
 }
 
 }  // namespace

@@ -5,8 +5,8 @@
 #include <cerrno>
 #include <string>
 
-#include "daemon/log/log.h"
 #include "daemon/telemetry/metrics.h"
+#include "told_lines.h"
 
 namespace terrace {
 namespace {
@@ -14,10 +14,8 @@ namespace {
 class ConditionWatchTest : public testing::Test {
  protected:
   ConditionWatchTest() {
-    StartLog({});
     figures_.lower_tiers.assign(1, {.kind = TierKind::kNvme, .stats = {.capacity_bytes = 100}});
   }
-  ~ConditionWatchTest() override { EXPECT_TRUE(StopLog()); }
   void SwitchOff(uint64_t off_count) {
     figures_.lower_tiers[0].troubles = {{.path = "/mnt/a/chat",
                                          .is_off = true,
@@ -26,19 +24,7 @@ class ConditionWatchTest : public testing::Test {
                                          .failures_in_row = 8,
                                          .off_count = off_count}};
   }
-  // How often the log says it, since the test began.
-  size_t TimesTold(const std::string& word) {
-    EXPECT_TRUE(StopLog());  // when it has written all
-    std::string lines;
-    EXPECT_TRUE(RecentLogLines(kRecentLinesMax, &lines));
-    told_ += lines;
-    StartLog({});
-    size_t count = 0;
-    for (size_t at = told_.find(word); at != told_.npos; at = told_.find(word, at + 1)) ++count;
-    return count;
-  }
-
-  std::string told_;
+  test::ToldLines told_;
   DomainFigures figures_;
   ConditionWatch watch_{{"chat"},
                         {.fill = [this](uint32_t, DomainFigures* to) { *to = figures_; },
@@ -50,15 +36,15 @@ TEST_F(ConditionWatchTest, ADriveIsALineWhenItGoesAndOneWhenItIsBack) {
   EXPECT_EQ(watch_.Summary(), "ok");
   SwitchOff(1);
   for (int second = 0; second < 5; ++second) watch_.Look();
-  EXPECT_EQ(TimesTold("a drive is off"), 1u);
+  EXPECT_EQ(told_.Times("a drive is off"), 1u);
   for (const char* word : {"Input/output error (errno 5)", "/mnt/a/chat",
                            "operation=", "failures_in_row=8", "a probe takes it back"}) {
-    EXPECT_GE(TimesTold(word), 1u) << word;
+    EXPECT_GE(told_.Times(word), 1u) << word;
   }
   EXPECT_EQ(watch_.Summary(), "degraded: chat: drive_off");
   figures_.lower_tiers[0].troubles.clear();
   for (int second = 0; second < 5; ++second) watch_.Look();
-  EXPECT_EQ(TimesTold("a drive is on again"), 1u);
+  EXPECT_EQ(told_.Times("a drive is on again"), 1u);
   EXPECT_EQ(watch_.Summary(), "ok");
 }
 
@@ -67,7 +53,7 @@ TEST_F(ConditionWatchTest, ADriveThatWasOnBetweenTwoLooksIsToldOfAgain) {
   watch_.Look();
   SwitchOff(3);
   watch_.Look();
-  EXPECT_EQ(TimesTold("event=\\\"a drive is off"), 2u);
+  EXPECT_EQ(told_.Times("event=\\\"a drive is off"), 2u);
 }
 
 TEST_F(ConditionWatchTest, AFullRedisIsALineAtEachEnd) {
@@ -75,10 +61,10 @@ TEST_F(ConditionWatchTest, AFullRedisIsALineAtEachEnd) {
   figures_.shared->tier.is_ready = true;
   figures_.shared->tier.write_trouble = "the Redis server is full and evicts nothing";
   for (int second = 0; second < 5; ++second) watch_.Look();
-  EXPECT_EQ(TimesTold("redis takes no writes:"), 1u) << "the sentence";
+  EXPECT_EQ(told_.Times("redis takes no writes:"), 1u) << "the sentence";
   figures_.shared->tier.write_trouble.clear();
   for (int second = 0; second < 5; ++second) watch_.Look();
-  EXPECT_EQ(TimesTold("redis takes writes again"), 1u);
+  EXPECT_EQ(told_.Times("redis takes writes again"), 1u);
 }
 
 TEST_F(ConditionWatchTest, ALookIsOfSomeDomainsAlone) {

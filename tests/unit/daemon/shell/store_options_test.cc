@@ -16,7 +16,8 @@ TEST(StoreOptions, TheScrubIsAsConfigured) {
   EXPECT_EQ(options.scrub_interval_us, 31'536'000'000'000u) << "a year, the most";
 }
 
-// All domains together expect no more memory than there is: its huge pages are held for them.
+// All domains together expect no more memory than there is, as far as it suffices for what they are
+// guaranteed.
 TEST(StoreOptions, DomainsExpectTheirGuaranteesAndEqualPartsOfTheRest) {
   DaemonConfig config;
   config.segment_bytes = 2 * kMiB;

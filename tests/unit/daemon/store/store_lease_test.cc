@@ -119,13 +119,12 @@ class JoinedWrite : public testing::Test {
     OpenHybrid(b_);
     reserved_ = w_.Reserve(a_, group_, keys_);
     ASSERT_EQ(reserved_.slots.size(), 2u);
-    Join();
+    w_.Join(b_, {.token = token(), .member_mask = 3, .group_handle = group_});
   }
   uint32_t OpenHybrid(SessionId session) {
     return w_.OpenGroup(session, TestGroup("hybrid", {TestSpace(0), TestSpace(1, 2)}));
   }
   LeaseToken token() const { return reserved_.reply.token; }
-  void Join() { w_.Join(b_, {.token = token(), .member_mask = 3, .group_handle = group_}); }
   protocol::CommitEntry Entry(SessionId session, uint32_t member, bool is_absent = false) {
     auto entry = w_.Write(session, group_, keys_[0], 0, member, reserved_.keys[0].commit_id,
                           reserved_.slots[member])
@@ -151,9 +150,13 @@ class JoinedWrite : public testing::Test {
     }
     return slots;
   }
-  void ExpectNobodyGot(const SlotRef& slot, const std::vector<SlotRef>& got) {
+  static bool IsAmong(const SlotRef& slot, const std::vector<SlotRef>& got) {
+    return std::ranges::any_of(
+        got, [&slot](const SlotRef& other) { return other.address == slot.address; });
+  }
+  static void ExpectNobodyGot(const SlotRef& slot, const std::vector<SlotRef>& got) {
     EXPECT_FALSE(got.empty());
-    for (const SlotRef& other : got) EXPECT_NE(other.address, slot.address);
+    EXPECT_FALSE(IsAmong(slot, got));
   }
 
   World w_{{.segments_max = 2}};
@@ -174,9 +177,7 @@ TEST_F(JoinedWrite, ASlotThatOneCallsAbsentIsNobodyElsesWhileTheOtherMayWriteIt)
   EXPECT_EQ(w_.Release(b_, token()), StatusCode::kOk);
   w_.Run();
   w_.Check();
-  const std::vector<SlotRef> got = FillAll();
-  EXPECT_TRUE(std::ranges::any_of(
-      got, [&](const SlotRef& slot) { return slot.address == reserved_.slots[1].address; }));
+  EXPECT_TRUE(IsAmong(reserved_.slots[1], FillAll()));
   EXPECT_EQ(w_.Stats().lease_count, 0u);
 }
 
@@ -235,9 +236,7 @@ TEST_F(JoinedWrite, OnceTheOthersHaveLeftASealLetsGoAtOnce) {
   w_.Commit(a_, {.token = token()}, {Entry(a_, 0), Entry(a_, 1, true)});
   w_.Check();
   EXPECT_EQ(w_.Stats().pinned_count, 0u);
-  const std::vector<SlotRef> got = FillAll();
-  EXPECT_TRUE(std::ranges::any_of(
-      got, [&](const SlotRef& slot) { return slot.address == reserved_.slots[1].address; }));
+  EXPECT_TRUE(IsAmong(reserved_.slots[1], FillAll()));
 }
 
 TEST(Lease, AReadLeaseGoesOnWhileAJoinerLives) {
