@@ -13,12 +13,17 @@ namespace {
 
 constexpr Status kWrongAnswer(StatusCode::kGone, "the daemon's answer cannot be right");
 
-// Of the pages of a Join all name one lease and its members: slots are told apart by these.
+// Of the pages of a Join all name one lease and its members: slots are told apart by these. Only
+// the first writes them: who gives up a later page lets go of the lease while that is read.
 template <typename Reply>
-const char* CheckPage(const Reply& reply, const Asked& asked, const LeaseState& before) {
-  if (asked.first_block == 0) return nullptr;
-  if (reply.token != before.token) return "it is a page of another lease than the page before";
-  if (reply.member_mask != before.member_mask) {
+const char* TakeNames(const Reply& reply, const Asked& asked, LeaseState* lease) {
+  if (asked.first_block == 0) {
+    lease->token = reply.token;
+    lease->member_mask = reply.member_mask;
+    return nullptr;
+  }
+  if (reply.token != lease->token) return "it is a page of another lease than the page before";
+  if (reply.member_mask != lease->member_mask) {
     return "its members are not those of the page before";
   }
   return nullptr;
@@ -28,9 +33,7 @@ const char* DecodeLease(const Message& message, const Asked& asked, LeaseState* 
   if (lease->kind == LeaseState::Kind::kRead) {
     AcquireAnswer answer{.reply = {}, .spans = &lease->spans, .slots = &lease->slots};
     const char* wrong = DecodeAcquire(message.body, asked, &answer);
-    if (wrong == nullptr) wrong = CheckPage(answer.reply, asked, *lease);
-    lease->token = answer.reply.token;
-    lease->member_mask = answer.reply.member_mask;
+    if (wrong == nullptr) wrong = TakeNames(answer.reply, asked, lease);
     lease->block_count = answer.reply.block_count;
     lease->token_count = answer.reply.token_count;
     lease->has_more = HasMore(answer.reply.flags, asked);
@@ -38,9 +41,7 @@ const char* DecodeLease(const Message& message, const Asked& asked, LeaseState* 
   }
   ReserveAnswer answer{.reply = {}, .keys = &lease->reserved, .slots = &lease->slot_refs};
   const char* wrong = DecodeReserve(message.body, asked, &answer);
-  if (wrong == nullptr) wrong = CheckPage(answer.reply, asked, *lease);
-  lease->token = answer.reply.token;
-  lease->member_mask = answer.reply.member_mask;
+  if (wrong == nullptr) wrong = TakeNames(answer.reply, asked, lease);
   lease->block_count = static_cast<uint32_t>(lease->reserved.size());
   lease->has_more = HasMore(answer.reply.reserved, asked);
   return wrong;
@@ -93,9 +94,12 @@ const char* Answers::Take(const Message& message, Request& request) {
 
 const char* Answers::TakeLease(const Message& message, Request& request) {
   LeaseState& lease = *request.lease;
-  lease.connection = request.connection;
+  const bool is_first_page = request.asked.first_block == 0;
+  if (is_first_page) {
+    lease.connection = request.connection;
+    lease.attachment = connection_.readers_attachment();
+  }
   lease.request_id = request.id;
-  lease.attachment = connection_.readers_attachment();
   const char* wrong = nullptr;
   Status status;
   try {
@@ -113,13 +117,13 @@ const char* Answers::TakeLease(const Message& message, Request& request) {
     status = Status(StatusCode::kNoSpace, "no memory for the lease");
   }
   if (wrong != nullptr) {
-    lease.token = {};
+    if (is_first_page) lease.token = {};
     request.status = kWrongAnswer;
     return wrong;
   }
   if (!status.ok()) {
     request.status = status;
-    if (request.asked.first_block != 0) {
+    if (!is_first_page) {
       leases_.GiveUpJoin(lease);  // as its caller may at this moment
     } else {
       lease.token = {};

@@ -1,5 +1,6 @@
 #include "daemon/arenas/domain_arena.h"
 
+#include <algorithm>
 #include <asio/post.hpp>
 #include <cstring>
 #include <span>
@@ -77,6 +78,7 @@ Arena::Options DomainArena::MakeOptions() {
   options.segment_bytes = options_.segment_bytes;
   options.segments_max = options_.segments_max;
   options.segments_expected = options_.segments_expected;
+  options.segments_owed = options_.segments_owed;
   options.backing = ChoiceOf(options_.hugepages);
   options.identity = KeyedHash64(options_.secret, std::as_bytes(std::span(options_.domain_name)));
   options.on_populated = [this](uint32_t segment, Status status) {
@@ -88,27 +90,23 @@ Arena::Options DomainArena::MakeOptions() {
 
 void DomainArena::OnPopulated(uint32_t segment, Status status) {
   if (status.ok()) Register(segment);
-  TellWhetherItGrows(status);
+  shortage_ = status.ok() ? "" : ShortageOf(status);
   events_.on_populated(segment, status);
 }
 
-// The store tries again and again: told is when it begins to fail, and when it is over.
-void DomainArena::TellWhetherItGrows(Status status) {
-  if (status.ok() != is_short_) return;
-  is_short_ = !status.ok();
-  const std::string populated = FormatBytes(PopulatedSegments().size() * options_.segment_bytes);
-  if (!is_short_) {
-    return Log(LogLevel::kInfo, "arena grows again",
-               {{"domain", options_.domain_name}, {"populated", populated}});
-  }
+std::string DomainArena::ShortageOf(Status status) const {
   const bool is_huge = arena_->backing() == ArenaBacking::kHugetlb;
-  Log(LogLevel::kWarn, "arena cannot grow",
-      {{"domain", options_.domain_name},
-       {"populated", populated},
-       {"wanted", FormatBytes(options_.segment_bytes)},
-       {"why", std::string(status.what()) + ": " + std::strerror(status.detail())},
-       {"remedy", is_huge ? "others have taken the huge pages: raise vm.nr_hugepages"
-                          : "leave memory free, or lower dram_bytes"}});
+  return "its " + FormatBytes(PopulatedSegments().size() * options_.segment_bytes) +
+         " cannot become more: " + status.what() + ": " + std::strerror(status.detail()) + ". " +
+         (is_huge ? "Others have taken the huge pages: raise vm.nr_hugepages"
+                  : "Leave memory free on the machine, or in the container, or lower dram_bytes");
+}
+
+uint32_t DomainArena::SegmentsOwed() const {
+  if (arena_->backing() != ArenaBacking::kHugetlb) return 0;
+  // A new one has claimed its first segment's.
+  const auto held = std::max<uint32_t>(static_cast<uint32_t>(PopulatedSegments().size()), 1);
+  return options_.segments_expected - std::min(options_.segments_expected, held);
 }
 
 Status DomainArena::Create(std::string* why) {

@@ -35,6 +35,7 @@ class DomainArena : public ArenaMemory {
     uint64_t segment_bytes = kSegmentBytesDefault;
     uint32_t segments_max = 0;
     uint32_t segments_expected = 0;  // huge pages for so many are looked for
+    uint32_t segments_owed = 0;      // beside those that other arenas are SegmentsOwed
     HugePages hugepages = HugePages::kAuto;
     DomainSecret secret{};  // whose bytes they are
   };
@@ -59,6 +60,10 @@ class DomainArena : public ArenaMemory {
   // Disks let go of the segment's pages first: pinned pages would not return.
   void BeginPunch(uint32_t segment) override;
 
+  // Of those it expects, what it has no huge pages of yet and counts on. 0: of small pages.
+  uint32_t SegmentsOwed() const;
+  std::string Shortage() const override { return shortage_; }
+
   // Segments are registered with these disks while they are populated. Once, before the first
   // transfer; the disks outlive the arena's last event.
   void RegisterWith(std::vector<Disk*> disks);
@@ -75,7 +80,7 @@ class DomainArena : public ArenaMemory {
 
   Arena::Options MakeOptions();
   void OnPopulated(uint32_t segment, Status status);
-  void TellWhetherItGrows(Status status);
+  std::string ShortageOf(Status status) const;
   Status Own(Result<std::unique_ptr<Arena>> arena, std::string_view origin);
   void Register(uint32_t segment);
 
@@ -83,7 +88,7 @@ class DomainArena : public ArenaMemory {
   asio::io_context& store_loop_;
   const Events events_;
   std::vector<Disk*> disks_;
-  bool is_short_ = false;  // the last segment could not be populated, which was told
+  std::string shortage_;
   std::unique_ptr<Arena> arena_;
 };
 

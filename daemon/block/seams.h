@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "daemon/block/group_files_trouble.h"
@@ -41,6 +42,8 @@ class ArenaMemory {
   virtual void BeginPopulate(uint32_t segment) = 0;
   // Gives the pages back on another thread; Store::OnSegmentPunched follows.
   virtual void BeginPunch(uint32_t segment) = 0;
+  // Why the segment that was to be populated last was not, and the remedy; empty: it was.
+  virtual std::string Shortage() const { return {}; }
 };
 
 // From this bit on, TransferIds and OffloadIds say which domain asked. What is below, its rooms

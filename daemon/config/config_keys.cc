@@ -71,7 +71,10 @@ const ConfigKey<Daemon> kDaemonKeys[] = {
     {"keeper_socket", TextField<Daemon>{&Daemon::keeper_socket, kSocketPathBytesMax},
      "of the terraced --keeper that holds DRAM across crashes; empty: systemd does, if it may"},
     {"dram_bytes", BytesField<Daemon>{&Daemon::dram_bytes, kSegmentBytesMin, kDramBytesMax},
-     "shared memory over all domains; live: down, and up again to what it was at the start", kLive},
+     "shared memory over all domains; live, if no command line names it: down, and up again to "
+     "what "
+     "it was at the start",
+     kLive},
     {"memory_reserve_bytes", BytesField<Daemon>{&Daemon::memory_reserve_bytes, 0, kDramBytesMax},
      "while less than this is available to others, DRAM gives memory back; 0: it keeps what it has",
      kLive},

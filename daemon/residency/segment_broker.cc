@@ -193,6 +193,7 @@ void SegmentBroker::OnPopulated(uint32_t domain_index, uint32_t segment, Status 
   TERRACE_CHECK(record.segments[segment].use == Use::kPopulating, "a segment is populated once");
   --record.populating_count;
   record.has_tried = true;
+  record.has_failed = !status.ok();
   if (status.ok()) {
     record.segments[segment].use = Use::kPopulated;
     record.domain->slots.SegmentPopulated(segment);

@@ -42,11 +42,14 @@ class SegmentLedger {
     bool has_tried = false;       // its first segment came, or failed to
     bool is_growing = false;      // as its policy was told
     bool is_backing_off = false;  // a populate failed; a timer says when to try again
+    bool has_failed = false;      // the last one did
     bool is_adopting = false;     // a predecessor's slots are not adopted yet
     uint64_t drain_began_us = 0;  // of the segment that began to leave last
 
     uint32_t guaranteed() const { return domain->options.segments_guaranteed; }
     uint32_t priority() const { return domain->options.borrow_priority; }
+    // There is no memory for what it wants: it tries again and again.
+    bool is_starved() const { return has_failed && (is_backing_off || populating_count > 0); }
     bool is_below() const { return staying_count() < guaranteed(); }
     // What it will have when all that leaves has left.
     uint32_t staying_count() const { return held_count - draining_count; }

@@ -17,6 +17,7 @@ namespace {
 constexpr size_t kReloadsAwaitingMax = 16;
 constexpr size_t kKeyBytesMax = 160;  // domain.NAME.KEY
 constexpr char kOnCommandLine[] = "command line";
+constexpr char kKept[] = "kept";
 
 using nlohmann::json;
 using protocol::ConfigAction;
@@ -53,8 +54,8 @@ Error Parse(const ConfigSource& source, DaemonConfig* config) {
 }
 
 // Keys whose values differ, with both.
-json Differences(const DaemonConfig& from, const DaemonConfig& to, bool is_live,
-                 const char* from_name, const char* to_name) {
+json Differences(const DaemonConfig& from, const DaemonConfig& to, const char* from_name,
+                 const char* to_name) {
   std::map<std::string, std::string> before;
   for (ConfigEntry& entry : ConfigEntries(from)) before[entry.key] = std::move(entry.value);
   json rows = json::array();
@@ -62,10 +63,9 @@ json Differences(const DaemonConfig& from, const DaemonConfig& to, bool is_live,
     const auto known = before.find(entry.key);
     const std::string value = known == before.end() ? "" : known->second;
     if (known != before.end()) before.erase(known);
-    if (entry.is_live != is_live || value == entry.value) continue;
+    if (value == entry.value) continue;
     rows.push_back({{"key", entry.key}, {from_name, value}, {to_name, entry.value}});
   }
-  if (is_live) return rows;
   for (const auto& [key, value] : before) {  // of domains that are gone
     if (!value.empty()) rows.push_back({{"key", key}, {from_name, value}, {to_name, ""}});
   }
@@ -198,6 +198,20 @@ void LeaveOtherTiers(const DaemonConfig& file, const DaemonConfig& kept, DaemonC
   }
 }
 
+// Of a key of a tier that this daemon has not: the key that would bring it. Empty: it has it.
+std::string_view TierMissing(const DaemonConfig& running, const std::string& key) {
+  const std::string name = key.substr(key.rfind('.') + 1);
+  const bool is_of_domain = key.starts_with("domain.");
+  const auto is_of = [&](std::string_view tier) {
+    return key.starts_with(std::string(tier) + ".") ||
+           (is_of_domain && name.starts_with(std::string(tier) + "_"));
+  };
+  if (is_of("nvme") && !running.nvme.is_on()) return "nvme.paths";
+  if (is_of("redis") && !running.redis.is_on()) return "redis.endpoints";
+  if (is_of("hbm") && !running.hbm.is_on()) return "hbm.capacity_bytes";
+  return {};
+}
+
 std::string Quoted(const std::string& value) {
   std::string quoted = "\"";
   for (const char letter : value) {
@@ -309,6 +323,7 @@ std::string LiveConfig::Origin(const std::string& key, const std::string& value)
       (key.starts_with("domain.") && key.ends_with(".socket") &&
        !source_.overrides.socket_path.empty());
   if (is_overridden) return kOnCommandLine;
+  if (kept_keys_.contains(key)) return kKept;
   if (const auto line = lines_.find(key); line != lines_.end()) {
     return source_.path + ":" + std::to_string(line->second);
   }
@@ -343,7 +358,7 @@ Error LiveConfig::Set(const std::string& text, std::string* document) {
             refused.sentence() + (changes.size() > 1 ? ". None of these keys has changed" : "")};
   }
   set_keys_.merge(keys);
-  *document = JsonText({{"changed", Differences(before, config_, true, "from", "to")}});
+  *document = JsonText({{"changed", Differences(before, config_, "from", "to")}});
   return {};
 }
 
@@ -374,6 +389,12 @@ Error LiveConfig::SetOne(const ConfigChange& change, DaemonConfig* wanted) const
   }
   if (!CopyLive(said, key, wanted).ok()) {
     return Invalid(WhyNotLive(config_, key, source_.path));
+  }
+  if (const std::string_view missing = TierMissing(config_, key); !missing.empty()) {
+    return Invalid(key + " is of a tier that this daemon has not, since " + std::string(missing) +
+                   " is not set: write both into " +
+                   (source_.path.empty() ? "a file, which --config names," : source_.path) +
+                   " and restart terraced");
   }
   if (key == "daemon.dram_bytes" && !source_.overrides.dram_bytes.empty()) {
     return Invalid("terraced was started with --dram-bytes " + source_.overrides.dram_bytes +
@@ -451,9 +472,11 @@ Error LiveConfig::Reload(const ConfigSource& source, std::string* document) {
   DaemonConfig file;
   TERRACE_RETURN_IF_REFUSED(Parse(source, &file));
   NameDomains(config_, &file);
-  const uint64_t file_slab_bytes = file.nvme.slab_bytes;
+  const uint64_t file_slab_bytes = file.nvme.is_on() ? file.nvme.slab_bytes : file_slab_bytes_;
   if (file_slab_bytes == 0) {
-    file.nvme.slab_bytes = SlabBytesByDefault(file.nvme, file.domains.size());
+    const bool is_there = file.nvme.is_on() && wanted_.nvme.is_on();
+    file.nvme.slab_bytes =
+        is_there ? SlabBytesByDefault(file.nvme, file.domains.size()) : wanted_.nvme.slab_bytes;
   }
   DaemonConfig wanted = filed_;
   (void)CopyLive(file, "", &wanted);
@@ -466,14 +489,12 @@ Error LiveConfig::Reload(const ConfigSource& source, std::string* document) {
   file_slab_bytes_ = file_slab_bytes;
   lines_ = ConfigLines(source_.text);
   set_keys_.clear();
-  json needs_restart = Differences(wanted_, file, false, "running", "file");
-  if (file.dram_bytes > dram_bytes_max_ && source_.overrides.dram_bytes.empty()) {
-    needs_restart.push_back({{"key", "daemon.dram_bytes"},
-                             {"running", Quoted(FormatBytes(config_.dram_bytes))},
-                             {"file", Quoted(FormatBytes(file.dram_bytes))}});
-  }
+  if (!source_.overrides.dram_bytes.empty()) file.dram_bytes = wanted_.dram_bytes;
+  json needs_restart = Differences(wanted_, file, "running", "file");
+  kept_keys_.clear();
+  for (const json& row : needs_restart) kept_keys_.insert(row["key"]);
   *document = JsonText({{"file", source_.path},
-                        {"changed", Differences(before, config_, true, "from", "to")},
+                        {"changed", Differences(before, config_, "from", "to")},
                         {"needs_restart", std::move(needs_restart)}});
   return {};
 }

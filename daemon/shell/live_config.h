@@ -97,9 +97,10 @@ class LiveConfig {
   const Hooks hooks_;
   std::map<std::string, uint32_t> lines_;  // of the file that is in effect
   std::map<std::string, std::string> defaults_;
-  uint64_t file_slab_bytes_ = 0;    // of nvme, as the next start would read it; 0: works it out
-  const uint64_t dram_bytes_max_;   // clients map memory of so much, once
-  std::set<std::string> set_keys_;  // by Set, since the last reload
+  uint64_t file_slab_bytes_ = 0;     // of nvme, as the next start would read it; 0: works it out
+  const uint64_t dram_bytes_max_;    // clients map memory of so much, once
+  std::set<std::string> set_keys_;   // by Set, since the last reload
+  std::set<std::string> kept_keys_;  // the file says otherwise, which a restart takes
   std::thread reader_;
   std::future<void> reader_end_;
   bool is_reading_ = false;

@@ -76,6 +76,8 @@ void Statistics::Fill(uint32_t domain_index, DomainFigures* figures) const {
   figures->segments_guaranteed = domain.options.segments_guaranteed;
   figures->segments_borrowed = store_.segments.ledger().borrowed_count(domain_index);
   figures->segments_leaving = store_.segments.ledger().leaving_count(domain_index);
+  const SegmentLedger::Domain& memory = store_.segments.ledger().domains()[domain_index];
+  figures->arena_shortage = memory.is_starved() ? domain.options.arena->Shortage() : "";
   figures->slot_bytes_used = usage.used_bytes;
   figures->slot_bytes_stranded = usage.waste_bytes + usage.free_slot_bytes;
   figures->fenced_bytes = domain.fenced_bytes;

@@ -288,6 +288,12 @@ std::vector<Trouble> TroublesOf(const DomainFigures& domain,
     Add(Condition::kDraining,
         std::string("the domain is being drained: it takes nothing new") + kResume, &troubles);
   }
+  if (!domain.arena_shortage.empty()) {
+    Add(Condition::kArenaShort,
+        "DRAM is smaller than it is to be: " + domain.arena_shortage +
+            "; it is tried again each second",
+        &troubles);
+  }
   for (const DomainFigures::LowerTierStats& tier : domain.lower_tiers) {
     AddTier(domain, tier, &troubles);
   }

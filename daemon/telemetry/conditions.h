@@ -20,6 +20,7 @@ namespace terrace {
 enum class Condition : uint8_t {
   kBypassed,
   kDraining,
+  kArenaShort,
   kDriveOff,
   kDriveFull,
   kDriveNotMounted,
@@ -37,13 +38,13 @@ enum class Condition : uint8_t {
   kWrongChecksums,
   kKvEventsOff,
 };
-inline constexpr size_t kConditionCount = 18;
+inline constexpr size_t kConditionCount = 19;
 inline constexpr std::array<std::string_view, kConditionCount> kConditionNames = {
-    "bypassed",          "draining",           "drive_off",        "drive_full",
-    "drive_not_mounted", "drive_loses_places", "slabs_left_alone", "tier_above_limit",
-    "blocks_too_large",  "files_at_limit",     "groups_not_kept",  "keys_not_erased",
-    "catalog_off",       "redis_away",         "redis_no_writes",  "fenced_memory",
-    "wrong_checksums",   "kv_events_off"};
+    "bypassed",         "draining",          "arena_short",        "drive_off",
+    "drive_full",       "drive_not_mounted", "drive_loses_places", "slabs_left_alone",
+    "tier_above_limit", "blocks_too_large",  "files_at_limit",     "groups_not_kept",
+    "keys_not_erased",  "catalog_off",       "redis_away",         "redis_no_writes",
+    "fenced_memory",    "wrong_checksums",   "kv_events_off"};
 
 constexpr std::string_view NameOf(Condition condition) {
   return kConditionNames[static_cast<size_t>(condition)];

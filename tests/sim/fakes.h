@@ -54,6 +54,7 @@ class PlainArena final : public ArenaMemory {
     work_.push_back({false, segment});
   }
   void BeginPunch(uint32_t segment) override { work_.push_back({true, segment}); }
+  std::string Shortage() const override { return "there is none left"; }
 
   // What was begun and is done now; a punched segment's memory is gone.
   bool TakeWork(Work* work) {

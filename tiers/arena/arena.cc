@@ -321,14 +321,19 @@ Status Arena::CreateHugeFds(std::string* why) {
     status = CreateNodeFd(i, &ignored);
   }
   if (status.ok()) status = ClaimHugePages(fds_.nodes[0], 0, options_.segment_bytes);
-  const uint64_t wanted_bytes = options_.segments_expected * options_.segment_bytes;
+  const uint64_t wanted_bytes =
+      (uint64_t{options_.segments_expected} + options_.segments_owed) * options_.segment_bytes;
   if (status.ok()) status = CheckHugePages(wanted_bytes - options_.segment_bytes);
   if (status.ok()) return status;
   CloseAll({.nodes = std::exchange(fds_.nodes, {})});
   backing_ = ArenaBacking::kShmem;
+  const uint64_t owed_bytes = options_.segments_owed * options_.segment_bytes;
+  const std::string others = owed_bytes == 0 ? ""
+                                             : ", of which other domains count on " +
+                                                   std::to_string(owed_bytes / kHugePageBytes);
   return Refuse(why,
                 "no " + std::to_string(wanted_bytes / kHugePageBytes) +
-                    " free huge pages of 2 MiB (" + ErrnoText(status.detail()) +
+                    " free huge pages of 2 MiB" + others + " (" + ErrnoText(status.detail()) +
                     "): raise vm.nr_hugepages, or set hugepages to off",
                 status);
 }

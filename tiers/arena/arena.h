@@ -49,6 +49,8 @@ class Arena {
     // Huge pages for so many segments must be free at the start for kAuto to take them, and for
     // kHugetlb to begin at all. At most segments_max; 0 is refused.
     uint32_t segments_expected = 0;
+    // Likewise for so many more, which others count on.
+    uint32_t segments_owed = 0;
     std::vector<uint32_t> nodes;  // empty: those of this machine that have memory
     std::string system_root;      // stands before /proc and /sys
     // Whose bytes they are: only an arena of the same identity is adopted.

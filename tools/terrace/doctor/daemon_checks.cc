@@ -37,6 +37,7 @@ std::string RemedyOf(const std::vector<std::string>& conditions) {
   constexpr std::pair<std::string_view, std::string_view> kRemedies[] = {
       {"bypassed", "sudo terrace drain --resume; `terrace log` says who bypassed it"},
       {"draining", "sudo terrace drain --resume; `terrace log` says who drained it"},
+      {"arena_short", "free -h, or sysctl vm.nr_hugepages; daemon.dram_bytes"},
       {"drive_off", "dmesg and smartctl, for the drive"},
       {"drive_full", "df, for the drive; nvme.capacity_bytes"},
       {"drive_not_mounted", "findmnt, and mount the drive"},

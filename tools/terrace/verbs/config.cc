@@ -58,6 +58,11 @@ std::string_view HowItChanges(const json& row) {
   if (row["from"] == "command line") {
     return "needs a restart with another command line, which outranks the file";
   }
+  if (row["from"] == "kept") {
+    return row["is_live"] == true
+               ? "the file says otherwise, which needs a restart; changes by terrace config set"
+               : "the file says otherwise, which needs a restart";
+  }
   return row["is_live"] == true ? "changes by a reload, or by terrace config set"
                                 : "needs a restart";
 }
@@ -113,7 +118,9 @@ class ConfigGetVerb : public ConfigVerb {
     TextTable table({{"KEY", kLeft}, {"VALUE", kLeft}, {"FROM", kLeft}, {"CHANGES BY", kLeft}});
     for (const json& row : rows) {
       table.AddRow({Shown(row["key"]), Shown(row["value"]), Shown(row["from"]),
-                    row["is_live"] == true ? "reload" : "restart"});
+                    row["is_live"] != true  ? "restart"
+                    : row["from"] == "kept" ? "set, restart"
+                                            : "reload, set"});
     }
     return table.Render();
   }

@@ -156,11 +156,17 @@ TEST(Arena, AFailedPopulateIsTriedAgain) {
   w.Run();
   sim::PlainArena::Work work;
   ASSERT_TRUE(w.arenas[0]->TakeWork(&work));
+  EXPECT_EQ(w.Stats(0).arena_shortage, "");
   w.store->events().OnSegmentPopulated(0, work.segment, Status(StatusCode::kIo, "", 12));
   w.Run();
   EXPECT_FALSE(w.arenas[0]->has_work());
+  EXPECT_EQ(w.Stats(0).arena_shortage, "there is none left");
   w.Advance(1'100'000);
   EXPECT_TRUE(w.arenas[0]->has_work());
+  EXPECT_EQ(w.Stats(0).arena_shortage, "there is none left") << "until there is some";
+  w.holds_arena = false;
+  w.Run();
+  EXPECT_EQ(w.Stats(0).arena_shortage, "");
 }
 
 TEST(Arena, BorrowedSegmentsComeBackThroughTheWholeProtocol) {
@@ -326,6 +332,22 @@ void Retotal(World& w, uint32_t segments_total) {
   StoreOptions tuned = w.made;
   tuned.segments_total = segments_total;
   w.store->Retune(tuned);
+}
+
+TEST(Arena, IsNotShortOfWhatItIsToHaveNoLonger) {
+  World w({.segments_max = 2, .segments_total = 2});
+  const SessionId s = w.Open();
+  w.holds_arena = true;
+  w.Put(s, w.OpenSimple(s), World::Keys(1));
+  w.Run();
+  sim::PlainArena::Work work;
+  ASSERT_TRUE(w.arenas[0]->TakeWork(&work)) << "a second one";
+  w.store->events().OnSegmentPopulated(0, work.segment, Status(StatusCode::kIo, "", 12));
+  EXPECT_NE(w.Stats(0).arena_shortage, "");
+  Retotal(w, 1);
+  w.Advance(1'100'000);
+  EXPECT_FALSE(w.arenas[0]->has_work());
+  EXPECT_EQ(w.Stats(0).arena_shortage, "");
 }
 
 // Clients let go of what they are asked for, until nothing more is asked; how many there were.

@@ -63,6 +63,7 @@ std::string SourceFile(const std::string& path) {
 const std::map<Condition, std::function<void(DomainFigures*)>> kCauses = {
     {Condition::kBypassed, [](DomainFigures* f) { f->serving = protocol::ServingMode::kBypassed; }},
     {Condition::kDraining, [](DomainFigures* f) { f->serving = protocol::ServingMode::kDraining; }},
+    {Condition::kArenaShort, [](DomainFigures* f) { f->arena_shortage = "there is none"; }},
     {Condition::kDriveOff,
      [](DomainFigures* f) { f->lower_tiers[0].troubles.push_back(OffDrive()); }},
     {Condition::kDriveFull,
