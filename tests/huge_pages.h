@@ -33,6 +33,14 @@ class HugePages {
   void GiveBack() {
     if (!before_.empty()) Set(before_);
   }
+  // That nobody uses or has claimed.
+  static uint32_t FreeCount() {
+    const std::string pool = "/sys/kernel/mm/hugepages/hugepages-2048kB/";
+    uint32_t free = 0, claimed = 0;
+    std::ifstream(pool + "free_hugepages") >> free;
+    std::ifstream(pool + "resv_hugepages") >> claimed;
+    return free - claimed;
+  }
   // Others on the machine may take them away.
   bool AreThere() const {
     uint32_t there = 0;

@@ -72,13 +72,12 @@ void DomainArena::BeginPunch(uint32_t segment) {
   let_go();
 }
 
-Arena::Options DomainArena::MakeOptions() {
+Arena::Options DomainArena::MakeOptions(uint32_t segments_expected) {
   Arena::Options options;
   options.name = options_.domain_name;
   options.segment_bytes = options_.segment_bytes;
   options.segments_max = options_.segments_max;
-  options.segments_expected = options_.segments_expected;
-  options.segments_owed = options_.segments_owed;
+  options.segments_expected = segments_expected;
   options.backing = ChoiceOf(options_.hugepages);
   options.identity = KeyedHash64(options_.secret, std::as_bytes(std::span(options_.domain_name)));
   options.on_populated = [this](uint32_t segment, Status status) {
@@ -96,25 +95,32 @@ void DomainArena::OnPopulated(uint32_t segment, Status status) {
 
 std::string DomainArena::ShortageOf(Status status) const {
   const bool is_huge = arena_->backing() == ArenaBacking::kHugetlb;
-  return "its " + FormatBytes(PopulatedSegments().size() * options_.segment_bytes) +
-         " cannot become more: " + status.what() + ": " + std::strerror(status.detail()) + ". " +
-         (is_huge ? "Others have taken the huge pages: raise vm.nr_hugepages"
+  const size_t populated = PopulatedSegments().size();
+  const std::string what =
+      populated == 0 ? "none of it can be had"
+                     : FormatBytes(populated * options_.segment_bytes) + " are all it has got";
+  return what + ": " + status.what() + ": " + std::strerror(status.detail()) + ". " +
+         (is_huge ? "Others have huge pages that were free at the start, or there were too few for "
+                    "dram_bytes: raise vm.nr_hugepages"
                   : "Leave memory free on the machine, or in the container, or lower dram_bytes");
 }
 
 uint32_t DomainArena::SegmentsOwed() const {
-  if (arena_->backing() != ArenaBacking::kHugetlb) return 0;
+  const bool is_small = arena_ != nullptr ? arena_->backing() != ArenaBacking::kHugetlb
+                                          : options_.hugepages == HugePages::kOff;
+  if (is_small) return 0;
+  if (arena_ == nullptr) return options_.segments_expected;
   // A new one has claimed its first segment's.
   const auto held = std::max<uint32_t>(static_cast<uint32_t>(PopulatedSegments().size()), 1);
   return options_.segments_expected - std::min(options_.segments_expected, held);
 }
 
-Status DomainArena::Create(std::string* why) {
-  return Own(Arena::Create(MakeOptions(), why), "new");
+Status DomainArena::Create(uint32_t segments_owed, std::string* why) {
+  return Own(Arena::Create(MakeOptions(std::max(segments_owed, 1u)), why), "new");
 }
 
 Status DomainArena::Adopt(const ArenaFds& fds, std::string* why) {
-  return Own(Arena::AdoptFds(MakeOptions(), fds, why), "a predecessor's");
+  return Own(Arena::AdoptFds(MakeOptions(options_.segments_expected), fds, why), "a predecessor's");
 }
 
 Status DomainArena::Own(Result<std::unique_ptr<Arena>> arena, std::string_view origin) {

@@ -34,8 +34,7 @@ class DomainArena : public ArenaMemory {
     std::string domain_name;
     uint64_t segment_bytes = kSegmentBytesDefault;
     uint32_t segments_max = 0;
-    uint32_t segments_expected = 0;  // huge pages for so many are looked for
-    uint32_t segments_owed = 0;      // beside those that other arenas are SegmentsOwed
+    uint32_t segments_expected = 0;  // of huge pages, if there are enough for all domains'
     HugePages hugepages = HugePages::kAuto;
     DomainSecret secret{};  // whose bytes they are
   };
@@ -45,8 +44,10 @@ class DomainArena : public ArenaMemory {
   };
   DomainArena(const Options& options, asio::io_context& store_loop, Events events);
 
-  // Makes the memory; nothing is populated yet. Blocks. Not kOk: `*why` says what and the remedy.
-  Status Create(std::string* why);
+  // Makes the memory; nothing is populated yet. Huge pages for `segments_owed` are looked for: for
+  // all that this domain and others expect and have not. Blocks. Not kOk: `*why` says what and the
+  // remedy.
+  Status Create(uint32_t segments_owed, std::string* why);
   // Takes over the memory that a predecessor made with equal options, and closes `fds` in any case.
   // Not kOk: `*why` says what differs; Create may follow. Blocks.
   Status Adopt(const ArenaFds& fds, std::string* why);
@@ -60,7 +61,7 @@ class DomainArena : public ArenaMemory {
   // Disks let go of the segment's pages first: pinned pages would not return.
   void BeginPunch(uint32_t segment) override;
 
-  // Of those it expects, what it has no huge pages of yet and counts on. 0: of small pages.
+  // Of those it expects, what it has no huge pages of yet. 0: it is of small pages.
   uint32_t SegmentsOwed() const;
   std::string Shortage() const override { return shortage_; }
 
@@ -78,7 +79,7 @@ class DomainArena : public ArenaMemory {
   std::function<void(uint32_t, Status)> Posted(
       const std::function<void(uint32_t, Status)>& event) const;
 
-  Arena::Options MakeOptions();
+  Arena::Options MakeOptions(uint32_t segments_expected);
   void OnPopulated(uint32_t segment, Status status);
   std::string ShortageOf(Status status) const;
   Status Own(Result<std::unique_ptr<Arena>> arena, std::string_view origin);

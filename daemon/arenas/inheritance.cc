@@ -77,20 +77,34 @@ void Inheritance::Keep(const std::string& name, int fd) {
   kept->is_life_alone |= lone != 0 && !error;
 }
 
-Status Inheritance::Furnish(DomainArena& arena, std::string* why) {
+Status Inheritance::Furnish(std::span<DomainArena* const> arenas, std::string* why) {
+  std::vector<DomainArena*> without;
+  for (DomainArena* arena : arenas) {
+    if (!TakeOver(*arena)) without.push_back(arena);
+  }
+  DropTheRest();  // first: new ones may need the memory
+  uint32_t segments_owed = 0;
+  for (const DomainArena* arena : arenas) segments_owed += arena->SegmentsOwed();
+  for (DomainArena* arena : without) {
+    TERRACE_RETURN_IF_ERROR(arena->Create(segments_owed, why));
+    // It has claimed one. If there were too few, there are for the next one, too.
+    if (arena->arena().backing() == ArenaBacking::kHugetlb) --segments_owed;
+    PutArena(*arena);
+  }
+  return Status::Ok();
+}
+
+// False: there is none, or none that fits, which the log tells.
+bool Inheritance::TakeOver(DomainArena& arena) {
   const std::string& name = arena.domain_name();
   domains_.push_back({.arena = &arena});
   const ArenaFds fds = TakeArena(name);
-  const bool is_left = !fds.nodes.empty() || fds.slot_table >= 0;
-  if (is_left) {
-    std::string why_cold;
-    if (Adopt(arena, fds, &why_cold).ok()) return Status::Ok();
-    Log(LogLevel::kWarn, "arena not taken over", {{"domain", name}, {"why", why_cold}});
-    DropArena(name, fds.nodes.size());
-  }
-  TERRACE_RETURN_IF_ERROR(arena.Create(why));
-  PutArena(arena);
-  return Status::Ok();
+  if (fds.nodes.empty() && fds.slot_table < 0) return false;
+  std::string why_cold;
+  if (Adopt(arena, fds, &why_cold).ok()) return true;
+  Log(LogLevel::kWarn, "arena not taken over", {{"domain", name}, {"why", why_cold}});
+  DropArena(name, fds.nodes.size());
+  return false;
 }
 
 Status Inheritance::Adopt(DomainArena& arena, const ArenaFds& fds, std::string* why) {

@@ -13,6 +13,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -37,11 +38,9 @@ class Inheritance {
 
   // Asks the holder for what it holds. kBusy with `*why`: another daemon uses it.
   Status Take(std::string* why);
-  // Gives the next domain the arena that was left for it, or a new one, which is held from now on.
-  // Not kOk: neither, and `*why`.
-  Status Furnish(DomainArena& arena, std::string* why);
-  // Lets go of what no domain wanted. After the last Furnish.
-  void DropTheRest();
+  // Gives each domain the arena that was left for it, lets go of those that none wants, and makes
+  // new ones for the others, which are held from now on. Once. Not kOk: neither, and `*why`.
+  Status Furnish(std::span<DomainArena* const> arenas, std::string* why);
 
   bool is_adopted(uint32_t domain_index) const { return domains_[domain_index].is_adopted; }
   // Sessions that may still touch the domain's adopted arena.
@@ -77,6 +76,8 @@ class Inheritance {
   };
 
   void Keep(const std::string& name, int fd);
+  bool TakeOver(DomainArena& arena);
+  void DropTheRest();
   Status Adopt(DomainArena& arena, const ArenaFds& fds, std::string* why);
   ArenaFds TakeArena(const std::string& domain_name);
   void DropArena(const std::string& domain_name, size_t node_count);

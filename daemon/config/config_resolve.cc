@@ -226,6 +226,20 @@ Status ResolveNvmeShares(DaemonConfig* config, std::string* why) {
                          FormatBytes(nvme.capacity_bytes) + ": lower them or raise it");
 }
 
+// nvme.slab_bytes where none is set. A file holds blocks of one size: where there are few files,
+// each size that comes drives another one off the drive. Of a large tier they are so large that a
+// path has kSlabFilesOfAPath at most.
+uint64_t SlabBytesByDefault(const NvmeConfig& nvme, uint64_t domain_count) {
+  if (!nvme.is_on()) return kSlabBytesDefault;
+  const uint64_t slab_count =
+      std::max(kSlabsOfAPath * nvme.paths.size(), kSlabsOfADomain * domain_count);
+  const uint64_t slab_bytes = std::bit_floor(nvme.capacity_bytes / slab_count);
+  const uint64_t files_max = kSlabFilesOfAPath * nvme.paths.size();
+  const uint64_t that_fit = std::bit_ceil(RoundUp(nvme.capacity_bytes, files_max) / files_max);
+  return std::max(std::clamp(slab_bytes, kSlabBytesSmallest, kSlabBytesDefault),
+                  std::min(that_fit, kSlabBytesMax));
+}
+
 Status ResolveNvme(DaemonConfig* config, std::string* why) {
   NvmeConfig& nvme = config->nvme;
   if (nvme.slab_bytes == 0) nvme.slab_bytes = SlabBytesByDefault(nvme, config->domains.size());
@@ -469,17 +483,6 @@ ConfigEnvironment ConfigEnvironment::OfProcess() {
           .state_directory = variable("STATE_DIRECTORY"),
           .state_home = variable("XDG_STATE_HOME"),
           .home = variable("HOME")};
-}
-
-uint64_t SlabBytesByDefault(const NvmeConfig& nvme, uint64_t domain_count) {
-  if (!nvme.is_on()) return kSlabBytesDefault;
-  const uint64_t slab_count =
-      std::max(kSlabsOfAPath * nvme.paths.size(), kSlabsOfADomain * domain_count);
-  const uint64_t slab_bytes = std::bit_floor(nvme.capacity_bytes / slab_count);
-  const uint64_t files_max = kSlabFilesOfAPath * nvme.paths.size();
-  const uint64_t that_fit = std::bit_ceil(RoundUp(nvme.capacity_bytes, files_max) / files_max);
-  return std::max(std::clamp(slab_bytes, kSlabBytesSmallest, kSlabBytesDefault),
-                  std::min(that_fit, kSlabBytesMax));
 }
 
 Status ResolveConfig(const ConfigOverrides& overrides, const ConfigEnvironment& environment,

@@ -29,11 +29,6 @@ struct ConfigEnvironment {
   static ConfigEnvironment OfProcess();
 };
 
-// nvme.slab_bytes where none is set. A file holds blocks of one size: where there are few files,
-// each size that comes drives another one off the drive. Of a large tier they are so large that a
-// path has kSlabFilesOfAPath at most.
-uint64_t SlabBytesByDefault(const NvmeConfig& nvme, uint64_t domain_count);
-
 // Applies `overrides`, fills in what depends on other keys and on who runs the daemon, adds the
 // domain "default" when there is none, and checks what spans several keys. After kOk no field is
 // unset.

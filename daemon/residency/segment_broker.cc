@@ -214,8 +214,10 @@ void SegmentBroker::OnRetuned() {
 }
 
 void SegmentBroker::OnRetry(uint32_t domain_index) {
-  ledger_.domains()[domain_index].is_backing_off = false;
+  DomainRecord& record = ledger_.domains()[domain_index];
+  record.is_backing_off = false;
   Step();
+  if (record.populating_count == 0) record.has_failed = false;  // it wants no more, or gets others'
 }
 
 // ---- taking memory back ----

@@ -18,7 +18,7 @@ struct Events {
 constexpr std::array kEvents = {
     Events{nullptr, nullptr},  // bypassed, draining: who asked for it is told
     Events{nullptr, nullptr},
-    Events{"arena cannot grow", "arena is as large as it is to be"},
+    Events{"arena cannot grow", "arena is no longer short"},
     Events{"a drive is off", "a drive is on again"},
     Events{"a drive is full", "a drive has room again"},
     Events{"a drive is not mounted", nullptr},  // until the next start

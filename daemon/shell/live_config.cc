@@ -53,21 +53,61 @@ Error Parse(const ConfigSource& source, DaemonConfig* config) {
   return {};
 }
 
-// Keys whose values differ, with both.
-json Differences(const DaemonConfig& from, const DaemonConfig& to, const char* from_name,
-                 const char* to_name) {
-  std::map<std::string, std::string> before;
-  for (ConfigEntry& entry : ConfigEntries(from)) before[entry.key] = std::move(entry.value);
+// Of a key of a tier that this daemon has not: the key that would bring it. Empty: it has it.
+std::string_view TierMissing(const DaemonConfig& running, const std::string& key) {
+  const std::string name = key.substr(key.rfind('.') + 1);
+  const bool is_of_domain = key.starts_with("domain.");
+  const auto is_of = [&](std::string_view tier) {
+    return key.starts_with(std::string(tier) + ".") ||
+           (is_of_domain && name.starts_with(std::string(tier) + "_"));
+  };
+  if (is_of("nvme") && !running.nvme.is_on()) return "nvme.paths";
+  if (is_of("redis") && !running.redis.is_on()) return "redis.endpoints";
+  if (is_of("hbm") && !running.hbm.is_on()) return "hbm.capacity_bytes";
+  return {};
+}
+
+std::map<std::string, std::string> ValuesOf(const DaemonConfig& config) {
+  std::map<std::string, std::string> values;
+  for (ConfigEntry& entry : ConfigEntries(config)) values[entry.key] = std::move(entry.value);
+  return values;
+}
+
+// Keys whose values have changed, with both, but of tiers that are not there.
+json Changes(const DaemonConfig& from, const DaemonConfig& to) {
+  std::map<std::string, std::string> before = ValuesOf(from);
   json rows = json::array();
   for (const ConfigEntry& entry : ConfigEntries(to)) {
-    const auto known = before.find(entry.key);
-    const std::string value = known == before.end() ? "" : known->second;
-    if (known != before.end()) before.erase(known);
-    if (value == entry.value) continue;
-    rows.push_back({{"key", entry.key}, {from_name, value}, {to_name, entry.value}});
+    const std::string& value = before[entry.key];
+    if (value == entry.value || !TierMissing(to, entry.key).empty()) continue;
+    rows.push_back({{"key", entry.key}, {"from", value}, {"to", entry.value}});
   }
-  for (const auto& [key, value] : before) {  // of domains that are gone
-    if (!value.empty()) rows.push_back({{"key", key}, {from_name, value}, {to_name, ""}});
+  return rows;
+}
+
+// Where the keys of a file stand in it.
+using KeyLines = std::map<std::string, uint32_t>;
+
+// What a restart would change, with the value that each key has and would have; of a domain that
+// comes or goes what its file says of it. `now` and `then` are where it comes from, resolved.
+json RestartRows(const DaemonConfig& now, const KeyLines& lines_now, const DaemonConfig& then,
+                 const KeyLines& lines_then) {
+  const auto is_told = [](const std::string& key, const KeyLines& lines) {
+    return lines.contains(key) || key.ends_with(".socket");
+  };
+  std::map<std::string, std::string> running = ValuesOf(now);
+  json rows = json::array();
+  for (const ConfigEntry& entry : ConfigEntries(then)) {
+    const auto known = running.find(entry.key);
+    const bool is_known = known != running.end();
+    const std::string value = is_known ? known->second : "";
+    if (is_known) running.erase(known);
+    if (value == entry.value || (!is_known && !is_told(entry.key, lines_then))) continue;
+    rows.push_back({{"key", entry.key}, {"running", value}, {"file", entry.value}});
+  }
+  for (const auto& [key, value] : running) {
+    if (value.empty() || !is_told(key, lines_now)) continue;
+    rows.push_back({{"key", key}, {"running", value}, {"file", ""}});
   }
   return rows;
 }
@@ -181,6 +221,7 @@ std::string WhyNoChange(const DaemonConfig& running, const ConfigChange& change)
 void LeaveOtherTiers(const DaemonConfig& file, const DaemonConfig& kept, DaemonConfig* wanted) {
   const bool is_nvme_other = file.nvme.is_on() != kept.nvme.is_on();
   const bool is_redis_other = file.redis.is_on() != kept.redis.is_on();
+  if (kept.hbm.is_on() && !file.hbm.is_on()) wanted->hbm = kept.hbm;
   if (is_nvme_other) wanted->nvme.capacity_bytes = kept.nvme.capacity_bytes;
   if (is_nvme_other && kept.nvme.is_on()) wanted->nvme = kept.nvme;
   if (is_redis_other) wanted->redis.capacity_bytes = kept.redis.capacity_bytes;
@@ -198,18 +239,17 @@ void LeaveOtherTiers(const DaemonConfig& file, const DaemonConfig& kept, DaemonC
   }
 }
 
-// Of a key of a tier that this daemon has not: the key that would bring it. Empty: it has it.
-std::string_view TierMissing(const DaemonConfig& running, const std::string& key) {
-  const std::string name = key.substr(key.rfind('.') + 1);
-  const bool is_of_domain = key.starts_with("domain.");
-  const auto is_of = [&](std::string_view tier) {
-    return key.starts_with(std::string(tier) + ".") ||
-           (is_of_domain && name.starts_with(std::string(tier) + "_"));
-  };
-  if (is_of("nvme") && !running.nvme.is_on()) return "nvme.paths";
-  if (is_of("redis") && !running.redis.is_on()) return "redis.endpoints";
-  if (is_of("hbm") && !running.hbm.is_on()) return "hbm.capacity_bytes";
-  return {};
+// Domains that `file` has no more are served until a restart, with what they are guaranteed.
+std::string WhoStays(const DaemonConfig& running, const DaemonConfig& file) {
+  std::string names;
+  for (const DomainConfig& domain : running.domains) {
+    const bool is_there = std::ranges::any_of(
+        file.domains, [&domain](const DomainConfig& other) { return other.name == domain.name; });
+    if (!is_there) names += (names.empty() ? "'" : ", '") + domain.name + "'";
+  }
+  if (names.empty()) return "";
+  return ". The file has no domain " + names +
+         " any more, which keeps what it has while terraced runs: a restart takes this file";
 }
 
 std::string Quoted(const std::string& value) {
@@ -258,9 +298,11 @@ LiveConfig::LiveConfig(ConfigSource source, DaemonConfig& config, Hooks hooks)
   file_slab_bytes_ = wanted_.nvme.slab_bytes;
   wanted_.nvme.slab_bytes = config_.nvme.slab_bytes;  // worked out of a capacity that may change
   filed_ = wanted_;
-  for (ConfigEntry& entry : ConfigEntries(DaemonConfig())) {
-    defaults_[entry.key] = std::move(entry.value);
+  DaemonConfig plain;
+  for (const DomainConfig& domain : config_.domains) {
+    plain.domains.emplace_back().name = domain.name;
   }
+  defaults_ = ValuesOf(plain);
 }
 
 LiveConfig::~LiveConfig() {
@@ -299,7 +341,8 @@ Error LiveConfig::Get(const std::string& key, std::string* document) const {
     rows.push_back(
         {{"key", entry.key}, {"value", entry.value}, {"from", Origin(entry.key, entry.value)}});
     // What the command line says outranks whatever is set or reloaded.
-    rows.back()["is_live"] = entry.is_live && rows.back()["from"] != kOnCommandLine;
+    rows.back()["is_live"] = entry.is_live && rows.back()["from"] != kOnCommandLine &&
+                             TierMissing(config_, entry.key).empty();
     if (!key.empty()) rows.back()["meaning"] = std::string(entry.meaning);
   }
   if (!rows.empty()) {
@@ -358,7 +401,7 @@ Error LiveConfig::Set(const std::string& text, std::string* document) {
             refused.sentence() + (changes.size() > 1 ? ". None of these keys has changed" : "")};
   }
   set_keys_.merge(keys);
-  *document = JsonText({{"changed", Differences(before, config_, "from", "to")}});
+  *document = JsonText({{"changed", Changes(before, config_)}});
   return {};
 }
 
@@ -472,29 +515,29 @@ Error LiveConfig::Reload(const ConfigSource& source, std::string* document) {
   DaemonConfig file;
   TERRACE_RETURN_IF_REFUSED(Parse(source, &file));
   NameDomains(config_, &file);
+  DaemonConfig next;  // a start's
+  TERRACE_RETURN_IF_REFUSED(Parse(source, &next));
+  TERRACE_RETURN_IF_REFUSED(Resolve(source, &next));
   const uint64_t file_slab_bytes = file.nvme.is_on() ? file.nvme.slab_bytes : file_slab_bytes_;
-  if (file_slab_bytes == 0) {
-    const bool is_there = file.nvme.is_on() && wanted_.nvme.is_on();
-    file.nvme.slab_bytes =
-        is_there ? SlabBytesByDefault(file.nvme, file.domains.size()) : wanted_.nvme.slab_bytes;
-  }
   DaemonConfig wanted = filed_;
   (void)CopyLive(file, "", &wanted);
   LeaveOtherTiers(file, filed_, &wanted);
   wanted.dram_bytes = DramBytesOf(wanted);
   const DaemonConfig before = config_;
-  TERRACE_RETURN_IF_REFUSED(Take(wanted, file_slab_bytes));
+  if (const Error refused = Take(wanted, file_slab_bytes); !refused.ok()) {
+    return {refused.status(), refused.sentence() + WhoStays(config_, file)};
+  }
   filed_ = std::move(wanted);
   source_ = source;
   file_slab_bytes_ = file_slab_bytes;
-  lines_ = ConfigLines(source_.text);
+  KeyLines lines = ConfigLines(source_.text);
+  json needs_restart = RestartRows(config_, lines_, next, lines);
+  lines_ = std::move(lines);
   set_keys_.clear();
-  if (!source_.overrides.dram_bytes.empty()) file.dram_bytes = wanted_.dram_bytes;
-  json needs_restart = Differences(wanted_, file, "running", "file");
   kept_keys_.clear();
   for (const json& row : needs_restart) kept_keys_.insert(row["key"]);
   *document = JsonText({{"file", source_.path},
-                        {"changed", Differences(before, config_, "from", "to")},
+                        {"changed", Changes(before, config_)},
                         {"needs_restart", std::move(needs_restart)}});
   return {};
 }

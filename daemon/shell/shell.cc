@@ -286,9 +286,8 @@ Status Shell::State::CreateArenas(std::string* why) {
       },
       [this](uint32_t i, uint64_t seed) { return missed_erasures->MayAdopt(i, seed); });
   TERRACE_RETURN_IF_ERROR(inheritance->Take(why));
-  uint32_t segments_owed = 0;
+  std::vector<DomainArena*> all;
   for (uint32_t i = 0; i < config.domains.size(); ++i) {
-    const DomainConfig& domain = config.domains[i];
     const DomainArena::Events events{.on_populated =
                                          [this, i](uint32_t segment, Status status) {
                                            Turn("segment populated", [&] {
@@ -305,13 +304,13 @@ Status Shell::State::CreateArenas(std::string* why) {
                                          }};
     DomainArena::Options options = ArenaOptionsOf(config, i);
     options.secret = secrets[i];
-    options.segments_owed = segments_owed;
     arenas.push_back(std::make_unique<DomainArena>(options, loop, events));
-    TERRACE_RETURN_IF_ERROR(inheritance->Furnish(*arenas.back(), why));
-    TERRACE_RETURN_IF_ERROR(arenas.back()->CheckReaders(domain, why));
-    segments_owed += arenas.back()->SegmentsOwed();
+    all.push_back(arenas.back().get());
   }
-  inheritance->DropTheRest();
+  TERRACE_RETURN_IF_ERROR(inheritance->Furnish(all, why));
+  for (uint32_t i = 0; i < config.domains.size(); ++i) {
+    TERRACE_RETURN_IF_ERROR(arenas[i]->CheckReaders(config.domains[i], why));
+  }
   return Status::Ok();
 }
 

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "terrace/check.h"
 #include "terrace/units.h"
@@ -70,19 +71,42 @@ DomainOptions DomainOptionsOf(const DaemonConfig& config, size_t domain_index) {
   return options;
 }
 
-// Each domain expects what it is guaranteed and an equal part of what nobody is.
+namespace {
+
+uint32_t SegmentsMaxOf(const DaemonConfig& config, size_t domain_index) {
+  return static_cast<uint32_t>(config.domains[domain_index].dram_max_bytes / config.segment_bytes);
+}
+
+// By domain: what it is guaranteed, and an equal part of what nobody is, up to what it may have.
+std::vector<uint32_t> SegmentsExpected(const DaemonConfig& config) {
+  const size_t count = config.domains.size();
+  std::vector<uint32_t> expected(count);
+  uint64_t rest = config.dram_bytes / config.segment_bytes;
+  for (size_t i = 0; i < count; ++i) {
+    expected[i] = GuaranteedSegmentsOf(config, i);
+    rest -= std::min<uint64_t>(rest, expected[i]);
+  }
+  for (bool is_given = true; rest > 0 && is_given;) {
+    is_given = false;
+    const uint64_t share = std::max<uint64_t>(rest / count, 1);
+    for (size_t i = 0; i < count; ++i) {
+      const uint64_t room = SegmentsMaxOf(config, i) - expected[i];
+      const uint64_t part = std::min({share, room, rest});
+      expected[i] += static_cast<uint32_t>(part);
+      rest -= part;
+      is_given = is_given || part > 0;
+    }
+  }
+  return expected;
+}
+
+}  // namespace
+
 DomainArena::Options ArenaOptionsOf(const DaemonConfig& config, size_t domain_index) {
-  const uint64_t total = config.dram_bytes / config.segment_bytes;
-  uint64_t guaranteed = 0;
-  for (size_t i = 0; i < config.domains.size(); ++i) guaranteed += GuaranteedSegmentsOf(config, i);
-  const uint64_t share = (total - std::min(total, guaranteed)) / config.domains.size();
-  const DomainConfig& domain = config.domains[domain_index];
-  const auto segments_max = static_cast<uint32_t>(domain.dram_max_bytes / config.segment_bytes);
-  const uint64_t expected = GuaranteedSegmentsOf(config, domain_index) + share;
-  return {.domain_name = domain.name,
+  return {.domain_name = config.domains[domain_index].name,
           .segment_bytes = config.segment_bytes,
-          .segments_max = segments_max,
-          .segments_expected = static_cast<uint32_t>(std::min<uint64_t>(expected, segments_max)),
+          .segments_max = SegmentsMaxOf(config, domain_index),
+          .segments_expected = SegmentsExpected(config)[domain_index],
           .hugepages = config.hugepages};
 }
 

@@ -290,7 +290,7 @@ std::vector<Trouble> TroublesOf(const DomainFigures& domain,
   }
   if (!domain.arena_shortage.empty()) {
     Add(Condition::kArenaShort,
-        "DRAM is smaller than it is to be: " + domain.arena_shortage +
+        "DRAM gets less memory than it is to have: " + domain.arena_shortage +
             "; it is tried again each second",
         &troubles);
   }

@@ -224,9 +224,9 @@ struct Daemon {
                       ended.push_back(session);
                     }) {
     std::string why;
-    Require(inheritance.Take(&why).ok() && inheritance.Furnish(arena, &why).ok(),
+    DomainArena* const arenas[] = {&arena};
+    Require(inheritance.Take(&why).ok() && inheritance.Furnish(arenas, &why).ok(),
             "a daemon that does not start");
-    inheritance.DropTheRest();
     inheritance.BeginWatch();
     loop.poll();
   }

@@ -1,6 +1,7 @@
 """A worker of the engine without a model: one rank's KV cache, what it computes into it, and its
 half of the connector."""
 import collections
+import functools
 import hashlib
 import itertools
 import math
@@ -121,6 +122,9 @@ class Worker:
         return self.pages[layer % len(self.pages)].kind or type(group.kv_cache_spec)
 
     def __init__(self, make_connector, config, kv_cache_config, rank, layers, pages, memory):
+        # The same blocks are read again and again.
+        self.known_bytes = functools.lru_cache(maxsize=4096)(
+            lambda *of_block: self.right_bytes(*of_block))
         self.pages = pages if isinstance(pages, list) else [Page(pages)]
         self.rank = rank
         self.memory = memory
@@ -175,7 +179,7 @@ class Worker:
 
     def write(self, block_id, group, block_hash, weights):
         for layer, tensor in enumerate(self.layers[group]):
-            values = self.right_bytes(block_hash or b"", group, layer, weights).copy()
+            values = self.known_bytes(block_hash or b"", group, layer, weights).copy()
             if block_hash is None:
                 values[:] = -1  # not full yet
             self.memory.write(tensor[block_id], values)
@@ -201,7 +205,7 @@ class Worker:
         """Attention reads this block."""
         require(block_id != NULL, f"{what}: the null block")
         for layer, tensor in enumerate(self.layers[group]):
-            right = self.right_bytes(block_hash, group, layer, weights)
+            right = self.known_bytes(block_hash, group, layer, weights)
             self.memory.check(tensor[block_id], right, what)
 
 

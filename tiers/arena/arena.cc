@@ -207,10 +207,7 @@ Status Arena::CheckOptions(Options* options, std::string* why) {
                    "; it must be 1 to " + std::to_string(kSegmentsMax) +
                    ": set the domain's DRAM size accordingly");
   }
-  if (options->segments_expected == 0 || options->segments_expected > options->segments_max) {
-    return invalid("segments_expected is " + std::to_string(options->segments_expected) +
-                   "; it must be 1 to segments_max, " + std::to_string(options->segments_max));
-  }
+  if (options->segments_expected == 0) return invalid("segments_expected is 0");
   TERRACE_CHECK(options->on_populated && options->on_punched, "somebody waits for the arena");
   if (options->nodes.empty()) {
     options->nodes = NodesWithMemory(options->system_root + "/sys/devices/system/node");
@@ -321,19 +318,14 @@ Status Arena::CreateHugeFds(std::string* why) {
     status = CreateNodeFd(i, &ignored);
   }
   if (status.ok()) status = ClaimHugePages(fds_.nodes[0], 0, options_.segment_bytes);
-  const uint64_t wanted_bytes =
-      (uint64_t{options_.segments_expected} + options_.segments_owed) * options_.segment_bytes;
+  const uint64_t wanted_bytes = options_.segments_expected * options_.segment_bytes;
   if (status.ok()) status = CheckHugePages(wanted_bytes - options_.segment_bytes);
   if (status.ok()) return status;
   CloseAll({.nodes = std::exchange(fds_.nodes, {})});
   backing_ = ArenaBacking::kShmem;
-  const uint64_t owed_bytes = options_.segments_owed * options_.segment_bytes;
-  const std::string others = owed_bytes == 0 ? ""
-                                             : ", of which other domains count on " +
-                                                   std::to_string(owed_bytes / kHugePageBytes);
   return Refuse(why,
                 "no " + std::to_string(wanted_bytes / kHugePageBytes) +
-                    " free huge pages of 2 MiB" + others + " (" + ErrnoText(status.detail()) +
+                    " free huge pages of 2 MiB (" + ErrnoText(status.detail()) +
                     "): raise vm.nr_hugepages, or set hugepages to off",
                 status);
 }

@@ -46,11 +46,9 @@ class Arena {
     uint64_t segment_bytes = kSegmentBytesDefault;
     uint32_t segments_max = 0;  // over all nodes
     ArenaBackingChoice backing = ArenaBackingChoice::kAuto;
-    // Huge pages for so many segments must be free at the start for kAuto to take them, and for
-    // kHugetlb to begin at all. At most segments_max; 0 is refused.
+    // Huge pages for so many segments, of this arena and of others, must be free at the start for
+    // kAuto to take them, and for kHugetlb to begin at all. 0 is refused.
     uint32_t segments_expected = 0;
-    // Likewise for so many more, which others count on.
-    uint32_t segments_owed = 0;
     std::vector<uint32_t> nodes;  // empty: those of this machine that have memory
     std::string system_root;      // stands before /proc and /sys
     // Whose bytes they are: only an arena of the same identity is adopted.

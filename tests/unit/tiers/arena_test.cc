@@ -331,21 +331,6 @@ TEST_F(ArenaTest, HasItsFirstHugePagesWhateverOthersTake) {
   EXPECT_FALSE(arena->IsPopulated(segment));
 }
 
-// Huge pages that others count on are none of the arena's.
-TEST_F(ArenaTest, LeavesOthersTheHugePagesThatTheyCountOn) {
-  test::HugePages pool;
-  if (!pool.Take(4)) GTEST_SKIP() << "vm.nr_hugepages cannot be set here";
-  Arena::Options options = Options(4);
-  options.segments_expected = 2;
-  options.segments_owed = 2;
-  options.backing = ArenaBackingChoice::kHugetlb;
-  if (!Arena::Create(options, &why_).ok()) GTEST_SKIP() << "others have them";
-  options.segments_owed = 3;
-  const auto arena = Arena::Create(options, &why_);
-  if (arena.ok()) GTEST_SKIP() << "the machine has huge pages of its own";
-  EXPECT_THAT(why_, HasSubstr("no 5 free huge pages of 2 MiB, of which other domains count on 3"));
-}
-
 // Huge pages that are promised and not there: the errno comes back, nobody meets SIGBUS.
 TEST_F(ArenaTest, FailedPopulateSaysWhyAndLeavesTheSegmentAbsent) {
   const int fd = ::memfd_create("huge", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB);

@@ -54,7 +54,7 @@ std::string ShowTlsFiles(const json& rows) {
   return text;
 }
 
-std::string_view HowItChanges(const json& row) {
+std::string_view HowItChanges(const json& row, bool has_file) {
   if (row["from"] == "command line") {
     return "needs a restart with another command line, which outranks the file";
   }
@@ -63,8 +63,9 @@ std::string_view HowItChanges(const json& row) {
                ? "the file says otherwise, which needs a restart; changes by terrace config set"
                : "the file says otherwise, which needs a restart";
   }
-  return row["is_live"] == true ? "changes by a reload, or by terrace config set"
-                                : "needs a restart";
+  if (row["is_live"] != true) return "needs a restart";
+  return has_file ? "changes by a reload, or by terrace config set"
+                  : "changes by terrace config set";
 }
 
 class ConfigVerb : public Verb {
@@ -109,10 +110,11 @@ class ConfigGetVerb : public ConfigVerb {
  private:
   std::string Render(const json& document) const {
     const json& rows = document["keys"];
+    const bool has_file = document["file"] != "";
     if (!key_.empty() && rows.size() == 1) {
       const json& row = rows[0];
       return fmt::format("# {}\n{} = {}\n# from: {}; {}\n", Shown(row["meaning"]), key_,
-                         Shown(row["value"]), Shown(row["from"]), HowItChanges(row));
+                         Shown(row["value"]), Shown(row["from"]), HowItChanges(row, has_file));
     }
     using enum TextTable::Align;
     TextTable table({{"KEY", kLeft}, {"VALUE", kLeft}, {"FROM", kLeft}, {"CHANGES BY", kLeft}});
@@ -120,6 +122,7 @@ class ConfigGetVerb : public ConfigVerb {
       table.AddRow({Shown(row["key"]), Shown(row["value"]), Shown(row["from"]),
                     row["is_live"] != true  ? "restart"
                     : row["from"] == "kept" ? "set, restart"
+                    : !has_file             ? "set"
                                             : "reload, set"});
     }
     return table.Render();

@@ -139,7 +139,7 @@ TEST_F(CliCapacity, SmokeGoesDownByHalfUnderLoadAndUpAgain) {
 
 // Slots that were used again lie in any slab, and prompts with them over all: what goes is what was
 // used longest ago, wherever it lies, and what stays is moved.
-TEST_F(CliCapacity, SmokeTheHalfThatWasUsedLastStays) {
+TEST_F(CliCapacity, TheHalfThatWasUsedLastStays) {
   WriteConfig(kWholeBytes);
   Start();
   Tenant tenant(socket_path());

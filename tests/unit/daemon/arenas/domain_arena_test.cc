@@ -27,7 +27,7 @@ TEST(DomainArena, SaysWhatItLacksUntilItGrowsAgain) {
                     {.on_populated = [&](uint32_t, Status status) { last = status; },
                      .on_punched = [](uint32_t, Status) {}});
   std::string why;
-  ASSERT_TRUE(arena.Create(&why).ok()) << why;
+  ASSERT_TRUE(arena.Create(4, &why).ok()) << why;
   if (arena.arena().backing() != ArenaBacking::kHugetlb) GTEST_SKIP() << "others have them";
   const auto populate = [&](uint32_t segment) {
     last.reset();
@@ -44,7 +44,7 @@ TEST(DomainArena, SaysWhatItLacksUntilItGrowsAgain) {
   pool.GiveBack();
   if (populate(1).ok()) GTEST_SKIP() << "the machine has huge pages of its own";
   EXPECT_THAT(arena.Shortage(), HasSubstr("vm.nr_hugepages"));
-  EXPECT_THAT(arena.Shortage(), HasSubstr("its 2MiB cannot become more"));
+  EXPECT_THAT(arena.Shortage(), HasSubstr("2MiB are all it has got: "));
   EXPECT_THAT(arena.Shortage(), HasSubstr("Cannot allocate memory"));
   if (!pool.Take(4)) GTEST_SKIP() << "vm.nr_hugepages cannot be set here";
   if (!populate(1).ok()) GTEST_SKIP() << "others have taken the pool away meanwhile";

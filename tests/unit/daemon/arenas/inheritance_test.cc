@@ -10,14 +10,19 @@
 #include <unistd.h>
 
 #include <map>
+#include <memory>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "daemon/socket/peer.h"
+#include "huge_pages.h"
 
 namespace terrace {
 namespace {
 
 using testing::ElementsAre;
+using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::IsSupersetOf;
 using testing::UnorderedElementsAre;
@@ -75,8 +80,8 @@ struct Daemon {
                     [this](uint32_t, SessionId session) { ended.push_back(session); }) {
     std::string why;
     EXPECT_TRUE(inheritance.Take(&why).ok()) << why;
-    EXPECT_TRUE(inheritance.Furnish(arena, &why).ok()) << why;
-    inheritance.DropTheRest();
+    DomainArena* const arenas[] = {&arena};
+    EXPECT_TRUE(inheritance.Furnish(arenas, &why).ok()) << why;
     inheritance.BeginWatch();
   }
   // Whatever has happened is heard.
@@ -255,6 +260,81 @@ TEST(Inheritance, WhatNoDomainWantsIsDropped) {
   Daemon second(hands, "a");
   EXPECT_FALSE(second.inheritance.is_adopted(0));
   EXPECT_THAT(hands.Names(), UnorderedElementsAre("arena.a.0", "slots.a"));
+}
+
+// Domains of one segment that is theirs and of others that they expect, side by side.
+struct HugeDomains {
+  HugeDomains(Hands& hands, HugePages hugepages, const std::vector<std::string>& names,
+              uint32_t segments_expected)
+      : inheritance(loop, std::make_unique<InHands>(hands), [](uint32_t, SessionId) {}) {
+    std::vector<DomainArena*> all;
+    for (const std::string& name : names) {
+      arenas.push_back(std::make_unique<DomainArena>(
+          DomainArena::Options{.domain_name = name,
+                               .segment_bytes = kSegmentBytesMin,
+                               .segments_max = 64,
+                               .segments_expected = segments_expected,
+                               .hugepages = hugepages},
+          loop,
+          DomainArena::Events{.on_populated = [](uint32_t, Status) {},
+                              .on_punched = [](uint32_t, Status) {}}));
+      all.push_back(arenas.back().get());
+    }
+    EXPECT_TRUE(inheritance.Take(&why).ok()) << why;
+    has_started = inheritance.Furnish(all, &why).ok();
+  }
+  bool IsHuge(size_t index) const {
+    return arenas[index]->arena().backing() == ArenaBacking::kHugetlb;
+  }
+
+  asio::io_context loop;
+  std::vector<std::unique_ptr<DomainArena>> arenas;
+  Inheritance inheritance;
+  std::string why;
+  bool has_started = false;
+};
+
+TEST(Inheritance, NewArenasAreOfHugePagesIfThereAreEnoughForAllOfThem) {
+  test::HugePages pool;
+  if (!pool.Take(8)) GTEST_SKIP() << "vm.nr_hugepages cannot be set here";
+  const uint32_t free = test::HugePages::FreeCount();
+  if (free < 8) GTEST_SKIP() << "others have them";
+  const uint32_t half = free / 2;
+  for (const HugePages choice : {HugePages::kOn, HugePages::kAuto}) {
+    Hands hands;
+    const HugeDomains enough(hands, choice, {"a", "b"}, half);
+    ASSERT_TRUE(enough.has_started) << enough.why;
+    EXPECT_TRUE(enough.IsHuge(0) && enough.IsHuge(1));
+  }
+  Hands hands;
+  const HugeDomains refused(hands, HugePages::kOn, {"a", "b"}, half + 1);
+  EXPECT_FALSE(refused.has_started);
+  EXPECT_THAT(refused.why, HasSubstr("domain a: no " + std::to_string(2 * half + 2) + " free"));
+  EXPECT_EQ(test::HugePages::FreeCount(), free) << "what it had claimed";
+  const HugeDomains small(hands, HugePages::kAuto, {"a", "b"}, half + 1);
+  ASSERT_TRUE(small.has_started) << small.why;
+  EXPECT_FALSE(small.IsHuge(0) || small.IsHuge(1)) << "all or none";
+}
+
+// Whatever the order of the domains: what is left comes first, then what others need.
+TEST(Inheritance, AnArenaThatIsTakenOverStillCountsOnItsHugePages) {
+  test::HugePages pool;
+  if (!pool.Take(8)) GTEST_SKIP() << "vm.nr_hugepages cannot be set here";
+  const uint32_t free = test::HugePages::FreeCount();
+  if (free < 8) GTEST_SKIP() << "others have them";
+  Hands hands;
+  ASSERT_TRUE(HugeDomains(hands, HugePages::kOn, {"a"}, 4).has_started);
+  for (const std::vector<std::string>& names :
+       {std::vector<std::string>{"a", "b"}, std::vector<std::string>{"b", "a"}}) {
+    for (const uint32_t expected : {free / 2, free / 2 + 1}) {  // one of a's is claimed
+      Hands same;
+      for (const auto& [name, fd] : hands.held) same.held[name] = dup(fd);
+      const HugeDomains domains(same, HugePages::kOn, names, expected);
+      EXPECT_EQ(domains.has_started, expected == free / 2) << names[0] << ": " << domains.why;
+    }
+  }
+  // What none wants any more is let go of before others need it.
+  EXPECT_TRUE(HugeDomains(hands, HugePages::kOn, {"c"}, free).has_started);
 }
 
 TEST(Inheritance, AnArenaOfAnotherShapeIsReplaced) {

@@ -56,6 +56,17 @@ TEST_F(ConditionWatchTest, ADriveThatWasOnBetweenTwoLooksIsToldOfAgain) {
   EXPECT_EQ(told_.Times("event=\\\"a drive is off"), 2u);
 }
 
+TEST_F(ConditionWatchTest, AnArenaThatIsShortIsALineAtEachEnd) {
+  figures_.arena_shortage = "2MiB are all it has got: no memory";
+  for (int second = 0; second < 3; ++second) watch_.Look();
+  EXPECT_EQ(told_.Times("arena cannot grow"), 1u);
+  EXPECT_EQ(told_.Times("2MiB are all it has got"), 1u);
+  EXPECT_EQ(watch_.Summary(), "degraded: chat: arena_short");
+  figures_.arena_shortage.clear();
+  for (int second = 0; second < 3; ++second) watch_.Look();
+  EXPECT_EQ(told_.Times("arena is no longer short"), 1u);
+}
+
 TEST_F(ConditionWatchTest, AFullRedisIsALineAtEachEnd) {
   figures_.shared = DomainFigures::SharedStats{};
   figures_.shared->tier.is_ready = true;

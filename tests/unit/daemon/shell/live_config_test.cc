@@ -29,6 +29,7 @@ using protocol::ConfigAction;
 using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::UnorderedElementsAre;
 
@@ -221,8 +222,9 @@ TEST_F(LiveConfigTest, AReloadLeavesWhatIsOfATierThatIsNotThereYet) {
   EXPECT_EQ(config_.domains[0].nvme_max_bytes, 0u);
   EXPECT_THAT(RestartKeys(*answer),
               UnorderedElementsAre("nvme.paths", "nvme.capacity_bytes", "redis.endpoints",
-                                   "redis.capacity_bytes", "domain.a.nvme_max_bytes",
-                                   "domain.a.redis_guaranteed_bytes"));
+                                   "redis.capacity_bytes", "domain.a.nvme_guaranteed_bytes",
+                                   "domain.a.nvme_max_bytes", "domain.a.redis_guaranteed_bytes",
+                                   "domain.a.redis_max_bytes"));
   EXPECT_EQ(Get("nvme.paths")["from"], "kept") << "it is not the file's that is in effect";
   EXPECT_EQ(Get("nvme.capacity_bytes")["from"], "kept");
   EXPECT_EQ(Get("domain.a.nvme_max_bytes")["from"], "kept");
@@ -254,13 +256,87 @@ TEST_F(LiveConfigTest, AReloadLeavesWhatIsOfATierThatARestartTakesAway) {
   EXPECT_EQ(config_.domains[0].redis_max_bytes, before.domains[0].redis_max_bytes);
   EXPECT_THAT(RestartKeys(*answer),
               UnorderedElementsAre("nvme.paths", "nvme.capacity_bytes", "redis.endpoints",
-                                   "redis.capacity_bytes", "domain.a.nvme_max_bytes",
-                                   "domain.a.redis_guaranteed_bytes"));
+                                   "redis.capacity_bytes", "domain.a.nvme_guaranteed_bytes",
+                                   "domain.a.nvme_max_bytes", "domain.a.redis_guaranteed_bytes",
+                                   "domain.a.redis_max_bytes"));
   EXPECT_EQ((*answer)["changed"].size(), 3u) << (*answer)["changed"];
   EXPECT_EQ(Get("redis.endpoints")["from"], "kept");
   EXPECT_EQ(Get("nvme.capacity_bytes")["from"], "kept");
   ASSERT_TRUE(Ask(ConfigAction::kSet, "nvme.capacity_bytes=4GiB")) << why_;
   EXPECT_EQ(Get("nvme.capacity_bytes")["from"], "set") << "the tier is there until then";
+}
+
+TEST_F(LiveConfigTest, ARestartIsNeededForWhatItWouldChange) {
+  const std::string all = "[daemon]\ndram_bytes = \"1GiB\"\n";
+  const std::string endpoint = "[kv_events]\nendpoint = \"tcp://127.0.0.1:5557\"\n";
+  const std::string a = "[[domain]]\nname = \"a\"\nsocket = \"/a\"\n";
+  Start(all + endpoint + a);
+  EXPECT_EQ(Get("domain.a.dram_max_bytes")["from"], "default, worked out");
+  EXPECT_EQ(Get("domain.a.borrow_priority")["from"], "default");
+  // What is in effect, said in so many words.
+  std::string same = a;
+  for (const char* key : {"dram_max_bytes", "kv_events", "secret_file"}) {
+    const std::string value = Get(std::string("domain.a.") + key)["value"];
+    same += key + (" = " + value) + "\n";
+  }
+  Write("[daemon]\ndram_bytes = \"1GiB\"\nstate_dir = " +
+        Get("daemon.state_dir")["value"].get<std::string>() + "\n" + endpoint + same);
+  auto answer = Ask(ConfigAction::kReload);
+  ASSERT_TRUE(answer) << why_;
+  EXPECT_THAT(RestartKeys(*answer), IsEmpty());
+  EXPECT_EQ(Get("domain.a.dram_max_bytes")["from"], path() + ":9");
+  // What follows from what is live, at a start alone.
+  Write("[daemon]\ndram_bytes = \"512MiB\"\n" + endpoint + a);
+  answer = Ask(ConfigAction::kReload);
+  ASSERT_TRUE(answer) << why_;
+  EXPECT_THAT(RestartKeys(*answer), UnorderedElementsAre("domain.a.dram_max_bytes"));
+  EXPECT_EQ(Get("domain.a.dram_max_bytes")["from"], "kept");
+  // Another domain, and what that means for the first.
+  Write(all + endpoint + a + "[[domain]]\nname = \"b\"\nsocket = \"/b\"\nborrow_priority = 3\n");
+  answer = Ask(ConfigAction::kReload);
+  ASSERT_TRUE(answer) << why_;
+  EXPECT_THAT(RestartKeys(*answer),
+              UnorderedElementsAre("domain.a.kv_events", "domain.b.name", "domain.b.socket",
+                                   "domain.b.borrow_priority"));
+  // Size of files on drives that are not there.
+  Write(all + "[nvme]\nslab_bytes = \"128MiB\"\n" + endpoint + a);
+  answer = Ask(ConfigAction::kReload);
+  ASSERT_TRUE(answer) << why_;
+  EXPECT_THAT(RestartKeys(*answer), UnorderedElementsAre("nvme.slab_bytes"));
+  EXPECT_EQ(Get("nvme.slab_bytes")["from"], "kept");
+}
+
+TEST_F(LiveConfigTest, TheCommandLinesSocketIsARestartsToo) {
+  Start("[[domain]]\nname = \"a\"\nsocket = \"/x\"\n", {.socket_path = directory_ + "/s"});
+  Write("[[domain]]\nname = \"a\"\nsocket = \"/y\"\n");
+  const auto answer = Ask(ConfigAction::kReload);
+  ASSERT_TRUE(answer) << why_;
+  EXPECT_THAT(RestartKeys(*answer), IsEmpty());
+  EXPECT_EQ(Get("domain.a.socket")["from"], "command line");
+}
+
+TEST_F(LiveConfigTest, ADomainThatTheFileHasNoMoreKeepsWhatItHas) {
+  const std::string domain = "[[domain]]\nname = \"a\"\nsocket = \"/a\"\n";
+  Start(domain +
+        "dram_guaranteed_bytes = \"512MiB\"\n[[domain]]\nname = \"b\"\nsocket = \"/b\"\n"
+        "dram_guaranteed_bytes = \"512MiB\"\n");
+  Write(domain + "dram_guaranteed_bytes = \"1GiB\"\n");
+  EXPECT_FALSE(Ask(ConfigAction::kReload));
+  EXPECT_THAT(why_, HasSubstr("The file has no domain 'b' any more, which keeps what it has while "
+                              "terraced runs: a restart takes this file"));
+}
+
+TEST_F(LiveConfigTest, WhatIsOfATierThatIsNotThereCannotBeSet) {
+  Start("[hbm]\ncapacity_bytes = \"256MiB\"\nhits_min = 9\n");
+  EXPECT_EQ(Get("redis.use")["is_live"], false);
+  EXPECT_EQ(Get("domain.default.nvme_max_bytes")["is_live"], false);
+  EXPECT_EQ(Get("hbm.hits_min")["is_live"], true);
+  Write("[redis]\nuse = \"fetch\"\n");
+  const auto answer = Ask(ConfigAction::kReload);
+  ASSERT_TRUE(answer) << why_;
+  EXPECT_THAT((*answer)["changed"], IsEmpty());
+  EXPECT_EQ(config_.hbm.hits_min, 9u) << "the tier is there until a restart";
+  EXPECT_THAT(RestartKeys(*answer), UnorderedElementsAre("hbm.capacity_bytes", "hbm.hits_min"));
 }
 
 TEST_F(LiveConfigTest, SaysWhatOfItIsNotTheFilesUntilARestart) {
@@ -273,7 +349,10 @@ TEST_F(LiveConfigTest, SaysWhatOfItIsNotTheFilesUntilARestart) {
     ASSERT_TRUE(answer) << why_;
     EXPECT_THAT(RestartKeys(*answer),
                 UnorderedElementsAre("daemon.log_queue_lines_max", "daemon.dram_bytes",
-                                     "nvme.paths", "nvme.capacity_bytes", "nvme.slab_bytes"))
+                                     "daemon.fenced_bytes_max", "nvme.paths", "nvme.capacity_bytes",
+                                     "nvme.slab_bytes", "domain.default.dram_max_bytes",
+                                     "domain.default.nvme_guaranteed_bytes",
+                                     "domain.default.nvme_max_bytes"))
         << again;
     EXPECT_EQ(Get("daemon.log_queue_lines_max")["from"], "kept");
     EXPECT_EQ(Get("daemon.log_queue_lines_max")["value"], "100");
@@ -295,10 +374,12 @@ TEST_F(LiveConfigTest, AReloadTakesLiveKeysAndNamesTheOthers) {
   const auto answer = Ask(ConfigAction::kReload);
   ASSERT_TRUE(answer) << why_;
   EXPECT_EQ((*answer)["changed"], json::parse(R"([
-      {"key": "daemon.log_level", "from": "\"info\"", "to": "\"debug\""},
-      {"key": "nvme.read_ahead_blocks", "from": "16", "to": "3"}])"));
+      {"key": "daemon.log_level", "from": "\"info\"", "to": "\"debug\""}])"))
+      << "nothing reads ahead from a tier that is not there";
   EXPECT_EQ((*answer)["needs_restart"], json::parse(R"([
-      {"key": "daemon.dram_bytes", "running": "\"1GiB\"", "file": "\"4GiB\""}])"));
+      {"key": "daemon.dram_bytes", "running": "\"1GiB\"", "file": "\"4GiB\""},
+      {"key": "daemon.fenced_bytes_max", "running": "\"256MiB\"", "file": "\"1GiB\""},
+      {"key": "domain.default.dram_max_bytes", "running": "\"1GiB\"", "file": "\"4GiB\""}])"));
   EXPECT_EQ(config_.log_level, LogLevel::kDebug);
   EXPECT_EQ(config_.nvme.read_ahead_blocks, 3u);
   EXPECT_EQ(config_.dram_bytes, 1 * kGiB);
@@ -476,7 +557,9 @@ TEST_F(LiveConfigTest, MemoryGoesDownAndUpToWhatItWas) {
   ASSERT_TRUE(answer) << why_;
   EXPECT_EQ(config_.dram_bytes, 2 * kGiB);
   EXPECT_EQ((*answer)["needs_restart"], json::parse(R"([
-      {"key": "daemon.dram_bytes", "running": "\"2GiB\"", "file": "\"3GiB\""}])"));
+      {"key": "daemon.dram_bytes", "running": "\"2GiB\"", "file": "\"3GiB\""},
+      {"key": "daemon.fenced_bytes_max", "running": "\"512MiB\"", "file": "\"768MiB\""},
+      {"key": "domain.default.dram_max_bytes", "running": "\"2GiB\"", "file": "\"3GiB\""}])"));
 }
 
 TEST_F(LiveConfigTest, TheSizeOfTheDrivesTierGoesUpAndDown) {

@@ -32,6 +32,13 @@ TEST(StoreOptions, DomainsExpectTheirGuaranteesAndEqualPartsOfTheRest) {
   config.domains[1].dram_max_bytes = 2 * config.segment_bytes;
   EXPECT_EQ(ArenaOptionsOf(config, 1).segments_max, 2u);
   EXPECT_EQ(ArenaOptionsOf(config, 1).segments_expected, 2u);
+  EXPECT_EQ(ArenaOptionsOf(config, 0).segments_expected, 15u) << "what it may not have";
+  EXPECT_EQ(ArenaOptionsOf(config, 2).segments_expected, 3u);
+  config.dram_bytes = 21 * config.segment_bytes;
+  EXPECT_EQ(ArenaOptionsOf(config, 0).segments_expected +
+                ArenaOptionsOf(config, 1).segments_expected +
+                ArenaOptionsOf(config, 2).segments_expected,
+            21u);
   config.dram_bytes = 2 * config.segment_bytes;  // less than what is guaranteed
   EXPECT_EQ(ArenaOptionsOf(config, 0).segments_expected, 12u);
   EXPECT_EQ(ArenaOptionsOf(config, 2).segments_expected, 1u);
