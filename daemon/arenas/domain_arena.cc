@@ -72,12 +72,11 @@ void DomainArena::BeginPunch(uint32_t segment) {
   let_go();
 }
 
-Arena::Options DomainArena::MakeOptions(uint32_t segments_expected) {
+Arena::Options DomainArena::MakeOptions() {
   Arena::Options options;
   options.name = options_.domain_name;
   options.segment_bytes = options_.segment_bytes;
   options.segments_max = options_.segments_max;
-  options.segments_expected = segments_expected;
   options.backing = ChoiceOf(options_.hugepages);
   options.identity = KeyedHash64(options_.secret, std::as_bytes(std::span(options_.domain_name)));
   options.on_populated = [this](uint32_t segment, Status status) {
@@ -105,22 +104,24 @@ std::string DomainArena::ShortageOf(Status status) const {
                   : "Leave memory free on the machine, or in the container, or lower dram_bytes");
 }
 
-uint32_t DomainArena::SegmentsOwed() const {
+int64_t DomainArena::SegmentsOwed() const {
   const bool is_small = arena_ != nullptr ? arena_->backing() != ArenaBacking::kHugetlb
                                           : options_.hugepages == HugePages::kOff;
   if (is_small) return 0;
   if (arena_ == nullptr) return options_.segments_expected;
-  // A new one has claimed its first segment's.
-  const auto held = std::max<uint32_t>(static_cast<uint32_t>(PopulatedSegments().size()), 1);
-  return options_.segments_expected - std::min(options_.segments_expected, held);
+  // One that has none populated has claimed its first.
+  const size_t held = std::max<size_t>(PopulatedSegments().size(), 1);
+  return int64_t{options_.segments_expected} - static_cast<int64_t>(held);
 }
 
-Status DomainArena::Create(uint32_t segments_owed, std::string* why) {
-  return Own(Arena::Create(MakeOptions(std::max(segments_owed, 1u)), why), "new");
+Status DomainArena::Create(uint32_t segments_free_min, std::string* why) {
+  Arena::Options options = MakeOptions();
+  options.segments_free_min = segments_free_min;
+  return Own(Arena::Create(std::move(options), why), "new");
 }
 
 Status DomainArena::Adopt(const ArenaFds& fds, std::string* why) {
-  return Own(Arena::AdoptFds(MakeOptions(options_.segments_expected), fds, why), "a predecessor's");
+  return Own(Arena::AdoptFds(MakeOptions(), fds, why), "a predecessor's");
 }
 
 Status DomainArena::Own(Result<std::unique_ptr<Arena>> arena, std::string_view origin) {

@@ -44,13 +44,16 @@ class DomainArena : public ArenaMemory {
   };
   DomainArena(const Options& options, asio::io_context& store_loop, Events events);
 
-  // Makes the memory; nothing is populated yet. Huge pages for `segments_owed` are looked for: for
-  // all that this domain and others expect and have not. Blocks. Not kOk: `*why` says what and the
-  // remedy.
-  Status Create(uint32_t segments_owed, std::string* why);
+  // Makes the memory; nothing is populated yet. Huge pages for `segments_free_min` must be free,
+  // for this domain and others; the first segment's are claimed then. Blocks. Not kOk: `*why` says
+  // what and the remedy.
+  Status Create(uint32_t segments_free_min, std::string* why);
   // Takes over the memory that a predecessor made with equal options, and closes `fds` in any case.
   // Not kOk: `*why` says what differs; Create may follow. Blocks.
   Status Adopt(const ArenaFds& fds, std::string* why);
+
+  // What was adopted is not used after all: as before.
+  void Abandon() { arena_.reset(); }
 
   // Whether readers can be handed the memory, if the domain has readers: writer_uids. Not kOk:
   // `*why` says what keeps it. REQUIRES: Create or Adopt was kOk.
@@ -61,8 +64,9 @@ class DomainArena : public ArenaMemory {
   // Disks let go of the segment's pages first: pinned pages would not return.
   void BeginPunch(uint32_t segment) override;
 
-  // Of those it expects, what it has no huge pages of yet. 0: it is of small pages.
-  uint32_t SegmentsOwed() const;
+  // Of those it expects, what it has no huge pages of yet; below 0, what it is to give back. 0,
+  // too: it is of small pages.
+  int64_t SegmentsOwed() const;
   std::string Shortage() const override { return shortage_; }
 
   // Segments are registered with these disks while they are populated. Once, before the first
@@ -70,6 +74,7 @@ class DomainArena : public ArenaMemory {
   void RegisterWith(std::vector<Disk*> disks);
 
   const std::string& domain_name() const { return options_.domain_name; }
+  uint64_t segment_bytes() const { return options_.segment_bytes; }
   uint32_t segments_max() const { return options_.segments_max; }
   std::vector<uint32_t> PopulatedSegments() const;
   // REQUIRES: Create or Adopt was kOk.
@@ -79,7 +84,7 @@ class DomainArena : public ArenaMemory {
   std::function<void(uint32_t, Status)> Posted(
       const std::function<void(uint32_t, Status)>& event) const;
 
-  Arena::Options MakeOptions(uint32_t segments_expected);
+  Arena::Options MakeOptions();
   void OnPopulated(uint32_t segment, Status status);
   std::string ShortageOf(Status status) const;
   Status Own(Result<std::unique_ptr<Arena>> arena, std::string_view origin);

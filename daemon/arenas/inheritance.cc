@@ -1,6 +1,7 @@
 #include "daemon/arenas/inheritance.h"
 
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include "daemon/log/log.h"
 #include "daemon/socket/peer.h"
 #include "terrace/check.h"
+#include "terrace/units.h"
 
 namespace terrace {
 namespace {
@@ -18,6 +20,18 @@ namespace {
 constexpr std::string_view kPeerPrefix = "peer.";
 constexpr std::string_view kLifePrefix = "life.";
 constexpr std::string_view kLonePrefix = "lone.";
+
+constexpr uint64_t kHugePageBytes = 2 * kMiB;
+
+// Of a file of huge pages: those that it has.
+uint64_t HugeBytesOf(int fd) {
+  constexpr uint64_t kBlockBytes = 512;  // stat(2)
+  struct stat64 status = {};
+  if (fstat64(fd, &status) != 0 || static_cast<uint64_t>(status.st_blksize) < kHugePageBytes) {
+    return 0;
+  }
+  return static_cast<uint64_t>(status.st_blocks) * kBlockBytes;
+}
 
 // The session that a name of `prefix` speaks of; 0 for none.
 SessionId SessionIn(std::string_view name, std::string_view prefix) {
@@ -77,34 +91,57 @@ void Inheritance::Keep(const std::string& name, int fd) {
   kept->is_life_alone |= lone != 0 && !error;
 }
 
+// What is rejected, or wanted by none, is let go of by and by, and its huge pages come back.
 Status Inheritance::Furnish(std::span<DomainArena* const> arenas, std::string* why) {
   std::vector<DomainArena*> without;
+  uint64_t coming_bytes = 0;
   for (DomainArena* arena : arenas) {
-    if (!TakeOver(*arena)) without.push_back(arena);
+    if (!TakeOver(*arena, &coming_bytes)) without.push_back(arena);
   }
-  DropTheRest();  // first: new ones may need the memory
-  uint32_t segments_owed = 0;
+  coming_bytes += HeldHugeBytes();
+  int64_t segments_owed = 0;  // below 0: more come back
   for (const DomainArena* arena : arenas) segments_owed += arena->SegmentsOwed();
   for (DomainArena* arena : without) {
-    TERRACE_RETURN_IF_ERROR(arena->Create(segments_owed, why));
+    const auto coming = static_cast<int64_t>(coming_bytes / arena->segment_bytes());
+    const auto free_min = static_cast<uint32_t>(std::max<int64_t>(segments_owed - coming, 0));
+    TERRACE_RETURN_IF_ERROR(arena->Create(free_min, why));
     // It has claimed one. If there were too few, there are for the next one, too.
-    if (arena->arena().backing() == ArenaBacking::kHugetlb) --segments_owed;
-    PutArena(*arena);
+    if (free_min > 0 && arena->arena().backing() == ArenaBacking::kHugetlb) --segments_owed;
   }
   return Status::Ok();
 }
 
+void Inheritance::Settle() {
+  for (const Domain& domain : domains_) {
+    if (domain.nodes_rejected > 0) DropArena(domain.arena->domain_name(), domain.nodes_rejected);
+  }
+  DropTheRest();
+  for (const Domain& domain : domains_) {
+    if (!domain.is_adopted) PutArena(*domain.arena);
+  }
+}
+
 // False: there is none, or none that fits, which the log tells.
-bool Inheritance::TakeOver(DomainArena& arena) {
+bool Inheritance::TakeOver(DomainArena& arena, uint64_t* coming_bytes) {
   const std::string& name = arena.domain_name();
   domains_.push_back({.arena = &arena});
   const ArenaFds fds = TakeArena(name);
   if (fds.nodes.empty() && fds.slot_table < 0) return false;
+  uint64_t huge_bytes = 0;
+  for (const int node : fds.nodes) huge_bytes += HugeBytesOf(node);
   std::string why_cold;
   if (Adopt(arena, fds, &why_cold).ok()) return true;
   Log(LogLevel::kWarn, "arena not taken over", {{"domain", name}, {"why", why_cold}});
-  DropArena(name, fds.nodes.size());
+  arena.Abandon();
+  *coming_bytes += huge_bytes;
+  domains_.back().nodes_rejected = std::max<size_t>(fds.nodes.size(), 1);
   return false;
+}
+
+uint64_t Inheritance::HeldHugeBytes() const {
+  uint64_t bytes = 0;
+  for (const auto& [name, fd] : held_) bytes += HugeBytesOf(fd);
+  return bytes;
 }
 
 Status Inheritance::Adopt(DomainArena& arena, const ArenaFds& fds, std::string* why) {

@@ -38,9 +38,12 @@ class Inheritance {
 
   // Asks the holder for what it holds. kBusy with `*why`: another daemon uses it.
   Status Take(std::string* why);
-  // Gives each domain the arena that was left for it, lets go of those that none wants, and makes
-  // new ones for the others, which are held from now on. Once. Not kOk: neither, and `*why`.
+  // Gives each domain the arena that was left for it, or makes a new one. Once. Not kOk: neither,
+  // and `*why`; what is held is as it was.
   Status Furnish(std::span<DomainArena* const> arenas, std::string* why);
+  // Lets go of what no domain wanted; new arenas are held from now on. After Furnish, when the
+  // start is not to be refused any more.
+  void Settle();
 
   bool is_adopted(uint32_t domain_index) const { return domains_[domain_index].is_adopted; }
   // Sessions that may still touch the domain's adopted arena.
@@ -73,10 +76,12 @@ class Inheritance {
   struct Domain {
     DomainArena* arena = nullptr;
     bool is_adopted = false;
+    size_t nodes_rejected = 0;  // of the arena that was left, and is not used
   };
 
   void Keep(const std::string& name, int fd);
-  bool TakeOver(DomainArena& arena);
+  bool TakeOver(DomainArena& arena, uint64_t* coming_bytes);
+  uint64_t HeldHugeBytes() const;
   void DropTheRest();
   Status Adopt(DomainArena& arena, const ArenaFds& fds, std::string* why);
   ArenaFds TakeArena(const std::string& domain_name);

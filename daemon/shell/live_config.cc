@@ -18,6 +18,7 @@ constexpr size_t kReloadsAwaitingMax = 16;
 constexpr size_t kKeyBytesMax = 160;  // domain.NAME.KEY
 constexpr char kOnCommandLine[] = "command line";
 constexpr char kKept[] = "kept";
+constexpr char kTakenByARestart[] = "a restart takes it";
 
 using nlohmann::json;
 using protocol::ConfigAction;
@@ -85,15 +86,12 @@ json Changes(const DaemonConfig& from, const DaemonConfig& to) {
   return rows;
 }
 
-// Where the keys of a file stand in it.
-using KeyLines = std::map<std::string, uint32_t>;
-
-// What a restart would change, with the value that each key has and would have; of a domain that
-// comes or goes what its file says of it. `now` and `then` are where it comes from, resolved.
-json RestartRows(const DaemonConfig& now, const KeyLines& lines_now, const DaemonConfig& then,
-                 const KeyLines& lines_then) {
-  const auto is_told = [](const std::string& key, const KeyLines& lines) {
-    return lines.contains(key) || key.ends_with(".socket");
+// What a restart would change, with the value that each key has and would have: `now` and `then`
+// are resolved. Of a domain that comes or goes, what files have said of it (`told`).
+json RestartRows(const DaemonConfig& now, const DaemonConfig& then,
+                 const std::set<std::string>& told) {
+  const auto is_told = [&told](const std::string& key) {
+    return told.contains(key) || key.ends_with(".socket");
   };
   std::map<std::string, std::string> running = ValuesOf(now);
   json rows = json::array();
@@ -102,11 +100,11 @@ json RestartRows(const DaemonConfig& now, const KeyLines& lines_now, const Daemo
     const bool is_known = known != running.end();
     const std::string value = is_known ? known->second : "";
     if (is_known) running.erase(known);
-    if (value == entry.value || (!is_known && !is_told(entry.key, lines_then))) continue;
+    if (value == entry.value || (!is_known && !is_told(entry.key))) continue;
     rows.push_back({{"key", entry.key}, {"running", value}, {"file", entry.value}});
   }
   for (const auto& [key, value] : running) {
-    if (value.empty() || !is_told(key, lines_now)) continue;
+    if (value.empty() || !is_told(key)) continue;
     rows.push_back({{"key", key}, {"running", value}, {"file", ""}});
   }
   return rows;
@@ -239,17 +237,17 @@ void LeaveOtherTiers(const DaemonConfig& file, const DaemonConfig& kept, DaemonC
   }
 }
 
-// Domains that `file` has no more are served until a restart, with what they are guaranteed.
-std::string WhoStays(const DaemonConfig& running, const DaemonConfig& file) {
+// Why a file that a start would take is refused: what needs a restart is as it was, beside it.
+std::string WhatStays(const DaemonConfig& running, const DaemonConfig& file) {
   std::string names;
   for (const DomainConfig& domain : running.domains) {
     const bool is_there = std::ranges::any_of(
         file.domains, [&domain](const DomainConfig& other) { return other.name == domain.name; });
     if (!is_there) names += (names.empty() ? "'" : ", '") + domain.name + "'";
   }
-  if (names.empty()) return "";
-  return ". The file has no domain " + names +
-         " any more, which keeps what it has while terraced runs: a restart takes this file";
+  return ". A restart takes this file: until then " +
+         (names.empty() ? "keys that need one stay as they are"
+                        : "what it has no more, domain " + names + ", keeps what it has");
 }
 
 std::string Quoted(const std::string& value) {
@@ -289,9 +287,10 @@ LiveConfig::LiveConfig(ConfigSource source, DaemonConfig& config, Hooks hooks)
       rings_(std::move(source_.rings)),
       tls_files_(RedisTlsFiles(config_.redis)),
       hooks_(std::move(hooks)),
-      lines_(ConfigLines(source_.text)),
       dram_bytes_max_(config_.dram_bytes) {
   (void)Parse(source_, &wanted_);  // it has been read before
+  TakeLines(wanted_);
+  is_domain_unnamed_ = wanted_.domains.empty();
   NameDomains(config_, &wanted_);
   for (DomainConfig& domain : wanted_.domains) domain.place.clear();  // keys may be set by hand
   wanted_.dram_bytes = DramBytesOf(wanted_);
@@ -303,6 +302,12 @@ LiveConfig::LiveConfig(ConfigSource source, DaemonConfig& config, Hooks hooks)
     plain.domains.emplace_back().name = domain.name;
   }
   defaults_ = ValuesOf(plain);
+}
+
+void LiveConfig::TakeLines(const DaemonConfig& file) {
+  lines_ = ConfigLines(source_.text);
+  said_ = ValuesOf(file);
+  for (const auto& [key, line] : lines_) told_keys_.insert(key);
 }
 
 LiveConfig::~LiveConfig() {
@@ -368,7 +373,9 @@ std::string LiveConfig::Origin(const std::string& key, const std::string& value)
   if (is_overridden) return kOnCommandLine;
   if (kept_keys_.contains(key)) return kKept;
   if (const auto line = lines_.find(key); line != lines_.end()) {
-    return source_.path + ":" + std::to_string(line->second);
+    const std::string place = source_.path + ":" + std::to_string(line->second);
+    const auto said = said_.find(key);
+    return said == said_.end() || said->second == value ? place : place + ", worked out";
   }
   const auto plain = defaults_.find(key);
   return plain != defaults_.end() && plain->second != value ? "default, worked out" : "default";
@@ -514,7 +521,7 @@ void LiveConfig::ReadForAll() {
 Error LiveConfig::Reload(const ConfigSource& source, std::string* document) {
   DaemonConfig file;
   TERRACE_RETURN_IF_REFUSED(Parse(source, &file));
-  NameDomains(config_, &file);
+  if (is_domain_unnamed_) NameDomains(config_, &file);
   DaemonConfig next;  // a start's
   TERRACE_RETURN_IF_REFUSED(Parse(source, &next));
   TERRACE_RETURN_IF_REFUSED(Resolve(source, &next));
@@ -525,14 +532,14 @@ Error LiveConfig::Reload(const ConfigSource& source, std::string* document) {
   wanted.dram_bytes = DramBytesOf(wanted);
   const DaemonConfig before = config_;
   if (const Error refused = Take(wanted, file_slab_bytes); !refused.ok()) {
-    return {refused.status(), refused.sentence() + WhoStays(config_, file)};
+    if (refused.sentence().ends_with(kTakenByARestart)) return refused;
+    return {refused.status(), refused.sentence() + WhatStays(config_, file)};
   }
   filed_ = std::move(wanted);
   source_ = source;
   file_slab_bytes_ = file_slab_bytes;
-  KeyLines lines = ConfigLines(source_.text);
-  json needs_restart = RestartRows(config_, lines_, next, lines);
-  lines_ = std::move(lines);
+  TakeLines(file);
+  json needs_restart = RestartRows(config_, next, told_keys_);
   set_keys_.clear();
   kept_keys_.clear();
   for (const json& row : needs_restart) kept_keys_.insert(row["key"]);
@@ -573,7 +580,8 @@ Error LiveConfig::Take(DaemonConfig wanted, uint64_t file_slab_bytes) {
     if (!Resolve(source_, &restarted).ok()) return refused;
     return {refused.status(), refused.sentence() +
                                   ". Its files keep that size while terraced runs: with this in "
-                                  "the file, a restart takes it"};
+                                  "the file, " +
+                                  kTakenByARestart};
   }
   wanted_ = std::move(wanted);
   (void)CopyLive(resolved, "", &config_);

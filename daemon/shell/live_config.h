@@ -85,6 +85,7 @@ class LiveConfig {
   Error Take(DaemonConfig wanted, uint64_t file_slab_bytes);
   void TakeRings(KeyRings rings, std::string* document);
   void TellTlsFiles(std::vector<RedisTlsFile> files, std::string* document);
+  void TakeLines(const DaemonConfig& file);
   std::string Origin(const std::string& key, const std::string& value) const;
   uint64_t DramBytesOf(const DaemonConfig& file) const;
 
@@ -95,7 +96,10 @@ class LiveConfig {
   DaemonConfig wanted_;  // the same before it was resolved, of its domains at least the names
   DaemonConfig filed_;   // likewise, without what was set since
   const Hooks hooks_;
-  std::map<std::string, uint32_t> lines_;  // of the file that is in effect
+  bool is_domain_unnamed_ = false;           // the start's file named none
+  std::map<std::string, uint32_t> lines_;    // of the file that is in effect
+  std::map<std::string, std::string> said_;  // its values, before anything is worked out of them
+  std::set<std::string> told_keys_;          // that any file has named
   std::map<std::string, std::string> defaults_;
   uint64_t file_slab_bytes_ = 0;     // of nvme, as the next start would read it; 0: works it out
   const uint64_t dram_bytes_max_;    // clients map memory of so much, once

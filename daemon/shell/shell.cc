@@ -311,6 +311,7 @@ Status Shell::State::CreateArenas(std::string* why) {
   for (uint32_t i = 0; i < config.domains.size(); ++i) {
     TERRACE_RETURN_IF_ERROR(arenas[i]->CheckReaders(config.domains[i], why));
   }
+  inheritance->Settle();
   return Status::Ok();
 }
 

@@ -227,6 +227,7 @@ struct Daemon {
     DomainArena* const arenas[] = {&arena};
     Require(inheritance.Take(&why).ok() && inheritance.Furnish(arenas, &why).ok(),
             "a daemon that does not start");
+    inheritance.Settle();
     inheritance.BeginWatch();
     loop.poll();
   }

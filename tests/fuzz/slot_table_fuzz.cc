@@ -166,7 +166,7 @@ Arena::Options ArenaOptions() {
           .segment_bytes = kSegmentBytesMin,
           .segments_max = kArenaSegments,
           .backing = ArenaBackingChoice::kShmem,
-          .segments_expected = 1,
+          .segments_free_min = 1,
           .nodes = {0},
           .identity = 0x1DE,
           .on_populated = [](uint32_t, Status) {},

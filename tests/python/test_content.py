@@ -288,7 +288,7 @@ def test_what_the_command_line_says_is_not_live():
             finally:
                 process.terminate()
         assert "# from: command line; needs a restart with another command line" in asked[1], asked
-        assert "changes by a reload, or by terrace config set" in level[1]
+        assert "# from: default; changes by terrace config set" in level[1], "there is no file"
 
 
 def test_pins_keep_blocks_and_are_seen(daemon, group):

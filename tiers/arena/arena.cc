@@ -207,7 +207,6 @@ Status Arena::CheckOptions(Options* options, std::string* why) {
                    "; it must be 1 to " + std::to_string(kSegmentsMax) +
                    ": set the domain's DRAM size accordingly");
   }
-  if (options->segments_expected == 0) return invalid("segments_expected is 0");
   TERRACE_CHECK(options->on_populated && options->on_punched, "somebody waits for the arena");
   if (options->nodes.empty()) {
     options->nodes = NodesWithMemory(options->system_root + "/sys/devices/system/node");
@@ -317,9 +316,11 @@ Status Arena::CreateHugeFds(std::string* why) {
   for (uint32_t i = 0; i < options_.nodes.size() && status.ok(); ++i) {
     status = CreateNodeFd(i, &ignored);
   }
-  if (status.ok()) status = ClaimHugePages(fds_.nodes[0], 0, options_.segment_bytes);
-  const uint64_t wanted_bytes = options_.segments_expected * options_.segment_bytes;
-  if (status.ok()) status = CheckHugePages(wanted_bytes - options_.segment_bytes);
+  const uint64_t wanted_bytes = options_.segments_free_min * options_.segment_bytes;
+  if (status.ok() && wanted_bytes > 0) {
+    status = ClaimHugePages(fds_.nodes[0], 0, options_.segment_bytes);
+    if (status.ok()) status = CheckHugePages(wanted_bytes - options_.segment_bytes);
+  }
   if (status.ok()) return status;
   CloseAll({.nodes = std::exchange(fds_.nodes, {})});
   backing_ = ArenaBacking::kShmem;

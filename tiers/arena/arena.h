@@ -47,8 +47,8 @@ class Arena {
     uint32_t segments_max = 0;  // over all nodes
     ArenaBackingChoice backing = ArenaBackingChoice::kAuto;
     // Huge pages for so many segments, of this arena and of others, must be free at the start for
-    // kAuto to take them, and for kHugetlb to begin at all. 0 is refused.
-    uint32_t segments_expected = 0;
+    // kAuto to take them, and for kHugetlb to begin at all. 0: none, others are to give some back.
+    uint32_t segments_free_min = 0;
     std::vector<uint32_t> nodes;  // empty: those of this machine that have memory
     std::string system_root;      // stands before /proc and /sys
     // Whose bytes they are: only an arena of the same identity is adopted.

@@ -57,7 +57,7 @@ class ArenaTest : public testing::Test {
     options.name = "test";
     options.segment_bytes = kSegmentBytes;
     options.segments_max = segments_max;
-    options.segments_expected = 1;
+    options.segments_free_min = 1;
     options.backing = ArenaBackingChoice::kShmem;
     options.nodes.assign(node_count, 0);
     options.on_populated = [this](uint32_t segment, Status status) {
@@ -292,7 +292,7 @@ TEST_F(ArenaTest, SuccessorKnowsTheSessionsThatStillHoldTheArena) {
 
 TEST_F(ArenaTest, SaysWhichHugePagesAreMissing) {
   Arena::Options options = Options(4096);
-  options.segments_expected = 4096;
+  options.segments_free_min = 4096;
   options.backing = ArenaBackingChoice::kHugetlb;
   const auto arena = Arena::Create(std::move(options), &why_);
   if (arena.ok()) GTEST_SKIP() << "this machine has 4096 free huge pages";
@@ -303,7 +303,7 @@ TEST_F(ArenaTest, SaysWhichHugePagesAreMissing) {
 
 TEST_F(ArenaTest, AutoFallsBackToSmallPagesAndSaysSo) {
   Arena::Options options = Options(4096);
-  options.segments_expected = 4096;
+  options.segments_free_min = 4096;
   options.backing = ArenaBackingChoice::kAuto;
   const auto arena = Make(std::move(options));
   if (arena->backing() == ArenaBacking::kHugetlb) GTEST_SKIP() << "4096 huge pages are free";
@@ -318,7 +318,7 @@ TEST_F(ArenaTest, HasItsFirstHugePagesWhateverOthersTake) {
   test::HugePages pool;
   if (!pool.Take(4)) GTEST_SKIP() << "vm.nr_hugepages cannot be set here";
   Arena::Options options = Options(4);
-  options.segments_expected = 4;
+  options.segments_free_min = 4;
   options.backing = ArenaBackingChoice::kAuto;
   const auto arena = Make(options);
   if (arena->backing() != ArenaBacking::kHugetlb) GTEST_SKIP() << "others have them";
@@ -400,9 +400,6 @@ TEST_F(ArenaTest, RefusesSizesThatCannotBe) {
   options.segment_bytes = 3 * kMiB;
   EXPECT_EQ(Arena::Create(options, &why_).code(), StatusCode::kInvalid);
   EXPECT_THAT(why_, HasSubstr("segment_bytes is 3145728"));
-  options = Options(4);
-  options.segments_expected = 5;
-  EXPECT_EQ(Arena::Create(options, &why_).code(), StatusCode::kInvalid);
 }
 
 TEST_F(ArenaTest, ForkedChildDoesNotSeeTheArena) {

@@ -89,13 +89,22 @@ Finding CheckMemory(const Subject& subject) {
   return finding;
 }
 
+// What all domains together may have, in whole segments.
+uint64_t ArenaBytesMax(const DaemonConfig& config) {
+  uint64_t bytes = 0;
+  for (const DomainConfig& domain : config.domains) {
+    bytes += domain.dram_max_bytes / config.segment_bytes * config.segment_bytes;
+  }
+  return std::min(bytes, config.dram_bytes / config.segment_bytes * config.segment_bytes);
+}
+
 Finding CheckHugePages(const Subject& subject) {
   Finding finding{.check = "huge pages"};
   const std::string pool = "/sys/kernel/mm/hugepages/hugepages-2048kB/";
   const uint64_t all = subject.files.ReadNumber(pool + "nr_hugepages").value_or(0);
   const uint64_t free = subject.files.ReadNumber(pool + "free_hugepages").value_or(0);
   const uint64_t reserved = subject.files.ReadNumber(pool + "resv_hugepages").value_or(0);
-  const uint64_t wanted = (subject.config.dram_bytes + kHugePageBytes - 1) / kHugePageBytes;
+  const uint64_t wanted = ArenaBytesMax(subject.config) / kHugePageBytes;
   const std::string shmem = ChosenWord(
       subject.files.Read("/sys/kernel/mm/transparent_hugepage/shmem_enabled").value_or(""));
   finding.found = fmt::format(
@@ -108,15 +117,15 @@ Finding CheckHugePages(const Subject& subject) {
     finding.found += "; hugepages is \"off\"";
     return finding;
   }
-  // A daemon that runs has taken its own; but with fewer than it wants it took none, and what is
-  // not free is others'.
+  // A daemon that runs may have taken those that are not free; of fewer than it wants, others may.
   const bool has_its_own = subject.stats && all >= wanted;
   const uint64_t usable = has_its_own ? all : free - std::min(free, reserved);
   if (usable >= wanted) return finding;
   finding.remedy = fmt::format("sudo sysctl vm.nr_hugepages={}", all - usable + wanted);
   if (choice == HugePages::kOn) {
     finding.level = FindingLevel::kProblem;
-    finding.meaning = "hugepages is \"on\": terraced refuses to start.";
+    finding.meaning = subject.stats ? "hugepages is \"on\": a start with new memory is refused."
+                                    : "hugepages is \"on\": terraced refuses to start.";
     return finding;
   }
   if (shmem == "always" || shmem == "within_size" || shmem == "advise" || shmem == "force") {

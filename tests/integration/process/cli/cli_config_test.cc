@@ -65,7 +65,9 @@ TEST_F(CliConfig, SmokeGetSetAndReload) {
   EXPECT_EQ(Terrace({"config", "reload"}).out,
             Path("terraced.toml") +
                 " is in effect: nothing that is live has changed\nneeds a restart (systemctl "
-                "restart terraced):\n  daemon.dram_bytes: \"64MiB\" -> \"128MiB\"\n");
+                "restart terraced):\n  daemon.dram_bytes: \"64MiB\" -> \"128MiB\"\n"
+                "  daemon.fenced_bytes_max: \"16MiB\" -> \"32MiB\"\n"
+                "  domain.chat.dram_max_bytes: \"64MiB\" -> \"128MiB\"\n");
 
   ReplaceInConfig("segment_bytes", "log_level = \"error\"\nsegment_byte");
   const Outcome refused = Terrace({"config", "reload"});

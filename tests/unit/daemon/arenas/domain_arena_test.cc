@@ -37,9 +37,9 @@ TEST(DomainArena, SaysWhatItLacksUntilItGrowsAgain) {
     while (!last) loop.run_one();
     return *last;
   };
-  EXPECT_EQ(arena.SegmentsOwed(), 3u) << "the first one's huge pages are claimed";
+  EXPECT_EQ(arena.SegmentsOwed(), 3) << "the first one's huge pages are claimed";
   EXPECT_TRUE(populate(0).ok());
-  EXPECT_EQ(arena.SegmentsOwed(), 3u);
+  EXPECT_EQ(arena.SegmentsOwed(), 3);
   EXPECT_EQ(arena.Shortage(), "");
   pool.GiveBack();
   if (populate(1).ok()) GTEST_SKIP() << "the machine has huge pages of its own";
@@ -49,7 +49,7 @@ TEST(DomainArena, SaysWhatItLacksUntilItGrowsAgain) {
   if (!pool.Take(4)) GTEST_SKIP() << "vm.nr_hugepages cannot be set here";
   if (!populate(1).ok()) GTEST_SKIP() << "others have taken the pool away meanwhile";
   EXPECT_EQ(arena.Shortage(), "");
-  EXPECT_EQ(arena.SegmentsOwed(), 2u);
+  EXPECT_EQ(arena.SegmentsOwed(), 2);
 }
 
 }  // namespace

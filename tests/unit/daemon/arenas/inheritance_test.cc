@@ -11,6 +11,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -82,6 +83,7 @@ struct Daemon {
     EXPECT_TRUE(inheritance.Take(&why).ok()) << why;
     DomainArena* const arenas[] = {&arena};
     EXPECT_TRUE(inheritance.Furnish(arenas, &why).ok()) << why;
+    inheritance.Settle();
     inheritance.BeginWatch();
   }
   // Whatever has happened is heard.
@@ -265,8 +267,10 @@ TEST(Inheritance, WhatNoDomainWantsIsDropped) {
 // Domains of one segment that is theirs and of others that they expect, side by side.
 struct HugeDomains {
   HugeDomains(Hands& hands, HugePages hugepages, const std::vector<std::string>& names,
-              uint32_t segments_expected)
-      : inheritance(loop, std::make_unique<InHands>(hands), [](uint32_t, SessionId) {}) {
+              uint32_t segments_expected, bool may_adopt = true)
+      : inheritance(
+            loop, std::make_unique<InHands>(hands), [](uint32_t, SessionId) {},
+            [may_adopt](uint32_t, uint64_t) { return may_adopt; }) {
     std::vector<DomainArena*> all;
     for (const std::string& name : names) {
       arenas.push_back(std::make_unique<DomainArena>(
@@ -276,12 +280,22 @@ struct HugeDomains {
                                .segments_expected = segments_expected,
                                .hugepages = hugepages},
           loop,
-          DomainArena::Events{.on_populated = [](uint32_t, Status) {},
-                              .on_punched = [](uint32_t, Status) {}}));
+          DomainArena::Events{
+              .on_populated = [this](uint32_t, Status status) { populated = status; },
+              .on_punched = [](uint32_t, Status) {}}));
       all.push_back(arenas.back().get());
     }
     EXPECT_TRUE(inheritance.Take(&why).ok()) << why;
     has_started = inheritance.Furnish(all, &why).ok();
+    if (has_started) inheritance.Settle();
+  }
+  Status Populate(size_t index, uint32_t segment) {
+    populated.reset();
+    arenas[index]->BeginPopulate(segment);
+    loop.restart();
+    const auto work = asio::make_work_guard(loop);
+    while (!populated) loop.run_one();
+    return *populated;
   }
   bool IsHuge(size_t index) const {
     return arenas[index]->arena().backing() == ArenaBacking::kHugetlb;
@@ -292,6 +306,7 @@ struct HugeDomains {
   Inheritance inheritance;
   std::string why;
   bool has_started = false;
+  std::optional<Status> populated;  // as the segment that was asked for last
 };
 
 TEST(Inheritance, NewArenasAreOfHugePagesIfThereAreEnoughForAllOfThem) {
@@ -333,8 +348,59 @@ TEST(Inheritance, AnArenaThatIsTakenOverStillCountsOnItsHugePages) {
       EXPECT_EQ(domains.has_started, expected == free / 2) << names[0] << ": " << domains.why;
     }
   }
-  // What none wants any more is let go of before others need it.
-  EXPECT_TRUE(HugeDomains(hands, HugePages::kOn, {"c"}, free).has_started);
+}
+
+// Of all huge pages there are: the first gives back what the other is to have.
+TEST(Inheritance, ANewArenaWaitsForHugePagesThatAnotherIsToGiveBack) {
+  test::HugePages pool;
+  if (!pool.Take(8)) GTEST_SKIP() << "vm.nr_hugepages cannot be set here";
+  const uint32_t free = test::HugePages::FreeCount();
+  if (free < 8) GTEST_SKIP() << "others have them";
+  Hands hands;
+  {
+    HugeDomains first(hands, HugePages::kOn, {"a"}, free);
+    ASSERT_TRUE(first.has_started) << first.why;
+    for (uint32_t segment = 0; segment < free; ++segment) {
+      ASSERT_TRUE(first.Populate(0, segment).ok());
+    }
+  }
+  ASSERT_EQ(test::HugePages::FreeCount(), 0u);
+  HugeDomains both(hands, HugePages::kOn, {"b", "a"}, free / 2);
+  ASSERT_TRUE(both.has_started) << both.why;
+  EXPECT_TRUE(both.IsHuge(0) && both.IsHuge(1));
+  EXPECT_EQ(both.arenas[1]->SegmentsOwed(), int64_t{free / 2} - free);
+  EXPECT_FALSE(both.Populate(0, 0).ok()) << "not yet";
+  const std::set<std::string> before = hands.Names();
+  const HugeDomains more(hands, HugePages::kOn, {"c", "b", "a"}, free / 2);
+  EXPECT_FALSE(more.has_started) << "what a gives back is b's";
+  EXPECT_EQ(hands.Names(), before) << "a start that is refused costs nothing";
+  // So do those of domains that are gone, and of memory that must not be used: the keeper lets go
+  // of them a little later.
+  EXPECT_TRUE(HugeDomains(hands, HugePages::kOn, {"c", "d"}, free / 2).has_started);
+}
+
+TEST(Inheritance, HugePagesOfAnArenaThatIsNotTakenOverComeBack) {
+  test::HugePages pool;
+  if (!pool.Take(8)) GTEST_SKIP() << "vm.nr_hugepages cannot be set here";
+  const uint32_t free = test::HugePages::FreeCount();
+  if (free < 8) GTEST_SKIP() << "others have them";
+  Hands hands;
+  {
+    HugeDomains first(hands, HugePages::kOn, {"a", "b"}, free / 2);
+    ASSERT_TRUE(first.has_started) << first.why;
+    for (uint32_t segment = 0; segment < free / 2; ++segment) {
+      ASSERT_TRUE(first.Populate(0, segment).ok());
+      ASSERT_TRUE(first.Populate(1, segment).ok());
+    }
+  }
+  for (const HugePages choice : {HugePages::kOn, HugePages::kAuto}) {
+    Hands same;
+    for (const auto& [name, fd] : hands.held) same.held[name] = dup(fd);
+    HugeDomains second(same, choice, {"a", "b"}, free / 2, false);
+    ASSERT_TRUE(second.has_started) << second.why;
+    EXPECT_TRUE(second.IsHuge(0) && second.IsHuge(1));
+    EXPECT_FALSE(second.inheritance.is_adopted(0) || second.inheritance.is_adopted(1));
+  }
 }
 
 TEST(Inheritance, AnArenaOfAnotherShapeIsReplaced) {

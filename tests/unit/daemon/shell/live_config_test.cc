@@ -3,23 +3,20 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "daemon/config/config_text.h"
 #include "redis/authority_of_nobody.h"
+#include "tests/unit/daemon/shell/live_config_fixture.h"
 
 namespace terrace {
 namespace {
@@ -29,99 +26,7 @@ using protocol::ConfigAction;
 using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using ::testing::Not;
-using ::testing::UnorderedElementsAre;
-
-class LiveConfigTest : public testing::Test {
- protected:
-  LiveConfigTest() {
-    directory_ = (std::filesystem::temp_directory_path() / "terrace-live-XXXXXX").string();
-    EXPECT_NE(mkdtemp(directory_.data()), nullptr);
-  }
-  ~LiveConfigTest() override {
-    live_.reset();
-    std::filesystem::remove_all(directory_);
-  }
-
-  std::string path() const { return directory_ + "/t.toml"; }
-  void Write(const std::string& text) const { std::ofstream(path()) << text; }
-  std::string keys_path() const { return directory_ + "/t.keys"; }
-  void WriteKeys(const std::string& text) const {
-    std::ofstream(keys_path()) << text;
-    std::filesystem::permissions(
-        keys_path(), std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
-  }
-  static std::shared_ptr<const KeyRing> Keys(const std::string& text) {
-    std::string why;
-    const auto ring = ParseKeyRing(text, &why);
-    EXPECT_TRUE(ring.ok()) << why;
-    return *ring;
-  }
-  void Start(const std::string& text, ConfigOverrides overrides = {}) {
-    Write(text);
-    ConfigSource source{
-        .path = path(), .text = text, .overrides = std::move(overrides), .environment = {}};
-    source.environment.uid = 1000;
-    source.environment.runtime_dir = directory_;
-    source.environment.home = directory_;
-    const Error loaded = LoadConfig(source, &config_);
-    ASSERT_TRUE(loaded.ok()) << loaded.sentence();
-    ASSERT_TRUE(LoadKeyRings(config_, &source.rings).ok());
-    live_ =
-        std::make_unique<LiveConfig>(std::move(source), config_,
-                                     LiveConfig::Hooks{.apply = [this] { ++applied_count_; },
-                                                       .post =
-                                                           [this](std::function<void()> work) {
-                                                             const std::lock_guard guard(mutex_);
-                                                             posted_ = std::move(work);
-                                                             changed_.notify_all();
-                                                           }});
-  }
-  // Its document, or none with the sentence in why_.
-  std::optional<json> Ask(ConfigAction action, const std::string& text = "") {
-    std::optional<json> answer;
-    live_->Ask(action, text, [&](const Error& error, const std::string& document) {
-      if (error.ok()) {
-        answer = json::parse(document);
-      } else {
-        why_ = error.sentence();
-      }
-    });
-    if (action != ConfigAction::kReload || is_refused_at_once_) return answer;
-    WorkOfReader()();
-    return answer;
-  }
-  // What reads the file, as soon as it is asked for.
-  std::function<void()> WorkOfReader() {
-    std::unique_lock guard(mutex_);
-    const bool is_posted =
-        changed_.wait_for(guard, std::chrono::seconds(30), [&] { return posted_ != nullptr; });
-    EXPECT_TRUE(is_posted) << "nobody asks for the file to be read";
-    if (!is_posted) return [] {};
-    return std::exchange(posted_, nullptr);
-  }
-  json Get(const std::string& key) {
-    const auto answer = Ask(ConfigAction::kGet, key);
-    return answer && (*answer)["keys"].size() == 1 ? (*answer)["keys"][0] : json();
-  }
-
-  static std::vector<std::string> RestartKeys(const json& answer) {
-    std::vector<std::string> keys;
-    for (const json& row : answer["needs_restart"]) keys.push_back(row["key"]);
-    return keys;
-  }
-
-  std::string directory_;
-  DaemonConfig config_;
-  std::unique_ptr<LiveConfig> live_;
-  std::string why_;
-  int applied_count_ = 0;
-  bool is_refused_at_once_ = false;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::function<void()> posted_;
-};
 
 TEST_F(LiveConfigTest, TellsWhereEachValueComesFrom) {
   Start("[daemon]\nlog_level = \"debug\"\n\ndram_bytes = \"2GiB\"\n");
@@ -206,166 +111,6 @@ TEST_F(LiveConfigTest, SeveralKeysAreSetAtOnceOrNoneIs) {
   }
   EXPECT_EQ(config_.domains[0].borrow_priority, DomainConfig().borrow_priority);
   EXPECT_EQ(applied_count_, 2);
-}
-
-// A tier comes with a restart, and what a domain is to have of it, too.
-TEST_F(LiveConfigTest, AReloadLeavesWhatIsOfATierThatIsNotThereYet) {
-  Start("[[domain]]\nname = \"a\"\nsocket = \"/a\"\n");
-  Write(
-      "[daemon]\nlog_level = \"debug\"\n[nvme]\npaths = [\"/d\"]\ncapacity_bytes = \"8GiB\"\n"
-      "[redis]\nendpoints = [\"h:1\"]\ncapacity_bytes = \"8GiB\"\n"
-      "[[domain]]\nname = \"a\"\nsocket = \"/a\"\nnvme_max_bytes = \"2GiB\"\n"
-      "redis_guaranteed_bytes = \"1GiB\"\n");
-  const auto answer = Ask(ConfigAction::kReload);
-  ASSERT_TRUE(answer) << why_;
-  EXPECT_EQ(config_.log_level, LogLevel::kDebug);
-  EXPECT_EQ(config_.domains[0].nvme_max_bytes, 0u);
-  EXPECT_THAT(RestartKeys(*answer),
-              UnorderedElementsAre("nvme.paths", "nvme.capacity_bytes", "redis.endpoints",
-                                   "redis.capacity_bytes", "domain.a.nvme_guaranteed_bytes",
-                                   "domain.a.nvme_max_bytes", "domain.a.redis_guaranteed_bytes",
-                                   "domain.a.redis_max_bytes"));
-  EXPECT_EQ(Get("nvme.paths")["from"], "kept") << "it is not the file's that is in effect";
-  EXPECT_EQ(Get("nvme.capacity_bytes")["from"], "kept");
-  EXPECT_EQ(Get("domain.a.nvme_max_bytes")["from"], "kept");
-  EXPECT_EQ(Get("nvme.slab_bytes")["from"], "default, worked out");
-  Write("[daemon]\nlog_level = \"debug\"\n[[domain]]\nname = \"a\"\nsocket = \"/a\"\n");
-  ASSERT_TRUE(Ask(ConfigAction::kReload)) << why_;
-  EXPECT_EQ(Get("nvme.paths")["from"], "default");
-}
-
-TEST_F(LiveConfigTest, AReloadLeavesWhatIsOfATierThatARestartTakesAway) {
-  Start(
-      "[nvme]\npaths = [\"/d\"]\ncapacity_bytes = \"8GiB\"\n"
-      "[redis]\nendpoints = [\"h:1\"]\ncapacity_bytes = \"8GiB\"\n"
-      "[[domain]]\nname = \"a\"\nsocket = \"/a\"\nnvme_max_bytes = \"2GiB\"\n"
-      "redis_guaranteed_bytes = \"1GiB\"\n");
-  const DaemonConfig before = config_;
-  // Until the next reload, also of what that leaves alone.
-  ASSERT_TRUE(Ask(ConfigAction::kSet, "nvme.capacity_bytes=4GiB")) << why_;
-  ASSERT_TRUE(Ask(ConfigAction::kSet, "redis.use=fetch")) << why_;
-  Write("[daemon]\nlog_level = \"debug\"\n[[domain]]\nname = \"a\"\nsocket = \"/a\"\n");
-  const auto answer = Ask(ConfigAction::kReload);
-  ASSERT_TRUE(answer) << why_;
-  EXPECT_EQ(config_.log_level, LogLevel::kDebug);
-  EXPECT_EQ(config_.nvme.capacity_bytes, 8 * kGiB);
-  EXPECT_EQ(config_.redis.capacity_bytes, 8 * kGiB);
-  EXPECT_EQ(config_.redis.use, before.redis.use);
-  EXPECT_EQ(config_.domains[0].nvme_max_bytes, 2 * kGiB);
-  EXPECT_EQ(config_.domains[0].redis_guaranteed_bytes, before.domains[0].redis_guaranteed_bytes);
-  EXPECT_EQ(config_.domains[0].redis_max_bytes, before.domains[0].redis_max_bytes);
-  EXPECT_THAT(RestartKeys(*answer),
-              UnorderedElementsAre("nvme.paths", "nvme.capacity_bytes", "redis.endpoints",
-                                   "redis.capacity_bytes", "domain.a.nvme_guaranteed_bytes",
-                                   "domain.a.nvme_max_bytes", "domain.a.redis_guaranteed_bytes",
-                                   "domain.a.redis_max_bytes"));
-  EXPECT_EQ((*answer)["changed"].size(), 3u) << (*answer)["changed"];
-  EXPECT_EQ(Get("redis.endpoints")["from"], "kept");
-  EXPECT_EQ(Get("nvme.capacity_bytes")["from"], "kept");
-  ASSERT_TRUE(Ask(ConfigAction::kSet, "nvme.capacity_bytes=4GiB")) << why_;
-  EXPECT_EQ(Get("nvme.capacity_bytes")["from"], "set") << "the tier is there until then";
-}
-
-TEST_F(LiveConfigTest, ARestartIsNeededForWhatItWouldChange) {
-  const std::string all = "[daemon]\ndram_bytes = \"1GiB\"\n";
-  const std::string endpoint = "[kv_events]\nendpoint = \"tcp://127.0.0.1:5557\"\n";
-  const std::string a = "[[domain]]\nname = \"a\"\nsocket = \"/a\"\n";
-  Start(all + endpoint + a);
-  EXPECT_EQ(Get("domain.a.dram_max_bytes")["from"], "default, worked out");
-  EXPECT_EQ(Get("domain.a.borrow_priority")["from"], "default");
-  // What is in effect, said in so many words.
-  std::string same = a;
-  for (const char* key : {"dram_max_bytes", "kv_events", "secret_file"}) {
-    const std::string value = Get(std::string("domain.a.") + key)["value"];
-    same += key + (" = " + value) + "\n";
-  }
-  Write("[daemon]\ndram_bytes = \"1GiB\"\nstate_dir = " +
-        Get("daemon.state_dir")["value"].get<std::string>() + "\n" + endpoint + same);
-  auto answer = Ask(ConfigAction::kReload);
-  ASSERT_TRUE(answer) << why_;
-  EXPECT_THAT(RestartKeys(*answer), IsEmpty());
-  EXPECT_EQ(Get("domain.a.dram_max_bytes")["from"], path() + ":9");
-  // What follows from what is live, at a start alone.
-  Write("[daemon]\ndram_bytes = \"512MiB\"\n" + endpoint + a);
-  answer = Ask(ConfigAction::kReload);
-  ASSERT_TRUE(answer) << why_;
-  EXPECT_THAT(RestartKeys(*answer), UnorderedElementsAre("domain.a.dram_max_bytes"));
-  EXPECT_EQ(Get("domain.a.dram_max_bytes")["from"], "kept");
-  // Another domain, and what that means for the first.
-  Write(all + endpoint + a + "[[domain]]\nname = \"b\"\nsocket = \"/b\"\nborrow_priority = 3\n");
-  answer = Ask(ConfigAction::kReload);
-  ASSERT_TRUE(answer) << why_;
-  EXPECT_THAT(RestartKeys(*answer),
-              UnorderedElementsAre("domain.a.kv_events", "domain.b.name", "domain.b.socket",
-                                   "domain.b.borrow_priority"));
-  // Size of files on drives that are not there.
-  Write(all + "[nvme]\nslab_bytes = \"128MiB\"\n" + endpoint + a);
-  answer = Ask(ConfigAction::kReload);
-  ASSERT_TRUE(answer) << why_;
-  EXPECT_THAT(RestartKeys(*answer), UnorderedElementsAre("nvme.slab_bytes"));
-  EXPECT_EQ(Get("nvme.slab_bytes")["from"], "kept");
-}
-
-TEST_F(LiveConfigTest, TheCommandLinesSocketIsARestartsToo) {
-  Start("[[domain]]\nname = \"a\"\nsocket = \"/x\"\n", {.socket_path = directory_ + "/s"});
-  Write("[[domain]]\nname = \"a\"\nsocket = \"/y\"\n");
-  const auto answer = Ask(ConfigAction::kReload);
-  ASSERT_TRUE(answer) << why_;
-  EXPECT_THAT(RestartKeys(*answer), IsEmpty());
-  EXPECT_EQ(Get("domain.a.socket")["from"], "command line");
-}
-
-TEST_F(LiveConfigTest, ADomainThatTheFileHasNoMoreKeepsWhatItHas) {
-  const std::string domain = "[[domain]]\nname = \"a\"\nsocket = \"/a\"\n";
-  Start(domain +
-        "dram_guaranteed_bytes = \"512MiB\"\n[[domain]]\nname = \"b\"\nsocket = \"/b\"\n"
-        "dram_guaranteed_bytes = \"512MiB\"\n");
-  Write(domain + "dram_guaranteed_bytes = \"1GiB\"\n");
-  EXPECT_FALSE(Ask(ConfigAction::kReload));
-  EXPECT_THAT(why_, HasSubstr("The file has no domain 'b' any more, which keeps what it has while "
-                              "terraced runs: a restart takes this file"));
-}
-
-TEST_F(LiveConfigTest, WhatIsOfATierThatIsNotThereCannotBeSet) {
-  Start("[hbm]\ncapacity_bytes = \"256MiB\"\nhits_min = 9\n");
-  EXPECT_EQ(Get("redis.use")["is_live"], false);
-  EXPECT_EQ(Get("domain.default.nvme_max_bytes")["is_live"], false);
-  EXPECT_EQ(Get("hbm.hits_min")["is_live"], true);
-  Write("[redis]\nuse = \"fetch\"\n");
-  const auto answer = Ask(ConfigAction::kReload);
-  ASSERT_TRUE(answer) << why_;
-  EXPECT_THAT((*answer)["changed"], IsEmpty());
-  EXPECT_EQ(config_.hbm.hits_min, 9u) << "the tier is there until a restart";
-  EXPECT_THAT(RestartKeys(*answer), UnorderedElementsAre("hbm.capacity_bytes", "hbm.hits_min"));
-}
-
-TEST_F(LiveConfigTest, SaysWhatOfItIsNotTheFilesUntilARestart) {
-  const std::string drive = "[nvme]\npaths = [\"/a\"]\ncapacity_bytes = \"8GiB\"\n";
-  Start("[daemon]\nlog_queue_lines_max = 100\n" + drive + "slab_bytes = \"256MiB\"\n");
-  EXPECT_EQ(Get("daemon.log_queue_lines_max")["from"], path() + ":2");
-  Write("[daemon]\nlog_queue_lines_max = 200\ndram_bytes = \"9GiB\"\n");
-  for (const char* again : {"once", "twice"}) {
-    const auto answer = Ask(ConfigAction::kReload);
-    ASSERT_TRUE(answer) << why_;
-    EXPECT_THAT(RestartKeys(*answer),
-                UnorderedElementsAre("daemon.log_queue_lines_max", "daemon.dram_bytes",
-                                     "daemon.fenced_bytes_max", "nvme.paths", "nvme.capacity_bytes",
-                                     "nvme.slab_bytes", "domain.default.dram_max_bytes",
-                                     "domain.default.nvme_guaranteed_bytes",
-                                     "domain.default.nvme_max_bytes"))
-        << again;
-    EXPECT_EQ(Get("daemon.log_queue_lines_max")["from"], "kept");
-    EXPECT_EQ(Get("daemon.log_queue_lines_max")["value"], "100");
-    EXPECT_EQ(Get("daemon.dram_bytes")["from"], "kept");
-    EXPECT_EQ(Get("nvme.slab_bytes")["from"], "kept");
-    EXPECT_EQ(Get("daemon.log_level")["from"], "default");
-  }
-  Write("[daemon]\nlog_queue_lines_max = 100\n" + drive);
-  const auto answer = Ask(ConfigAction::kReload);
-  ASSERT_TRUE(answer) << why_;
-  EXPECT_EQ(Get("daemon.log_queue_lines_max")["from"], path() + ":2");
-  EXPECT_EQ(Get("nvme.paths")["from"], path() + ":4");
-  EXPECT_EQ(Get("nvme.slab_bytes")["from"], "kept") << "a start would work out another";
 }
 
 TEST_F(LiveConfigTest, AReloadTakesLiveKeysAndNamesTheOthers) {

@@ -348,6 +348,9 @@ TEST(Arena, IsNotShortOfWhatItIsToHaveNoLonger) {
   w.Advance(1'100'000);
   EXPECT_FALSE(w.arenas[0]->has_work());
   EXPECT_EQ(w.Stats(0).arena_shortage, "");
+  Retotal(w, 2);
+  EXPECT_TRUE(w.arenas[0]->has_work());
+  EXPECT_EQ(w.Stats(0).arena_shortage, "") << "it has not failed since";
 }
 
 // Clients let go of what they are asked for, until nothing more is asked; how many there were.
