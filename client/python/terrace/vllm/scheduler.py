@@ -101,7 +101,8 @@ class SchedulerHalf:
             return None  # its last load has not been reported yet
         if tracked.is_lost:
             return 0
-        tracked.look = self.adapters.look(request, tracked.look, self.lookup_wait_s)
+        awaited = None if tracked.is_look_late else tracked.look
+        tracked.look = self.adapters.look(request, awaited, self.lookup_wait_s)
         if tracked.look is not None:
             return self._without_a_look(tracked)
         last = self._questions.block_count(request, request.num_tokens - 1)
@@ -132,9 +133,9 @@ class SchedulerHalf:
     def _without_a_look(self, tracked: Tracked) -> Optional[int]:
         """Nobody knows what its adapter is: it waits for that as long as for the daemon."""
         assert tracked.look is not None
-        if not tracked.look.is_overdue(self._asker.timeout_s):
+        if not tracked.is_look_late and not tracked.look.is_overdue(self._asker.timeout_s):
             return None
-        tracked.look = None
+        tracked.is_look_late = True  # asked again, it does not wait anew
         return 0
 
     def _promise_of(self, request: Any, lease: Any, first: int, last: int) -> Promise:

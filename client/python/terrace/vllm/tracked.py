@@ -25,6 +25,7 @@ class Tracked:
     skip_count: int = 0  # of the lookup: blocks vLLM has itself
     fresh_from: int = 0  # blocks behind those that vLLM has itself, or we have loaded
     look: Optional[Look] = None  # at its adapter's files, that it waits for
+    is_look_late: bool = False  # it has waited as long as it may: what is not known then is a miss
     lookup: Optional[Pending] = None
     promise: Optional[Promise] = None  # of the lookup, once it has been answered
     states: States = dataclasses.field(default_factory=dict)  # handed over
