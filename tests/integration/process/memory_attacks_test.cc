@@ -313,7 +313,7 @@ std::vector<Case> Cases() {
 class MemoryAttacks : public testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
-    if (GetParam().is_huge && !pool_.Take(64)) {
+    if (GetParam().is_huge && !pool_.Take(160)) {
       GTEST_SKIP() << "vm.nr_hugepages cannot be set here";
     }
     std::filesystem::permissions(daemon_.directory(), std::filesystem::perms(0755));

@@ -320,7 +320,7 @@ class ReaderAttacks : public Readers, public testing::WithParamInterface<Case> {
 // PROMISE: T32 what a reader tries is refused, and nothing of what others stored is changed
 TEST_P(ReaderAttacks, IsRefused) {
   const Attack& attack = GetParam().attack;
-  if (GetParam().is_huge && !pool_.Take(16)) GTEST_SKIP() << "vm.nr_hugepages cannot be set here";
+  if (GetParam().is_huge && !pool_.Take(64)) GTEST_SKIP() << "vm.nr_hugepages cannot be set here";
   const std::vector<uid_t> users = Users(attack.keeps);
   if (users.empty()) GTEST_SKIP() << "root only: it becomes another user";
   ASSERT_NO_FATAL_FAILURE(Start({.hugepages = GetParam().is_huge ? "on" : "off"}));

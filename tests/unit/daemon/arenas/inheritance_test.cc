@@ -9,10 +9,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -23,7 +25,6 @@ namespace terrace {
 namespace {
 
 using testing::ElementsAre;
-using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::IsSupersetOf;
 using testing::UnorderedElementsAre;
@@ -264,7 +265,9 @@ TEST(Inheritance, WhatNoDomainWantsIsDropped) {
   EXPECT_THAT(hands.Names(), UnorderedElementsAre("arena.a.0", "slots.a"));
 }
 
-// Domains of one segment that is theirs and of others that they expect, side by side.
+constexpr uint32_t kHugePagesMax = 64;
+
+// Domains of segments of one huge page, side by side.
 struct HugeDomains {
   HugeDomains(Hands& hands, HugePages hugepages, const std::vector<std::string>& names,
               uint32_t segments_expected, bool may_adopt = true)
@@ -276,7 +279,7 @@ struct HugeDomains {
       arenas.push_back(std::make_unique<DomainArena>(
           DomainArena::Options{.domain_name = name,
                                .segment_bytes = kSegmentBytesMin,
-                               .segments_max = 64,
+                               .segments_max = kHugePagesMax,
                                .segments_expected = segments_expected,
                                .hugepages = hugepages},
           loop,
@@ -309,98 +312,117 @@ struct HugeDomains {
   std::optional<Status> populated;  // as the segment that was asked for last
 };
 
-TEST(Inheritance, NewArenasAreOfHugePagesIfThereAreEnoughForAllOfThem) {
+void Expect(bool holds, const std::string& why) {
+  if (!holds) throw std::runtime_error(why);
+}
+
+// `body` is told how many huge pages are free. Others on the machine take some at any time, or give
+// them back, so what does not hold is tried again.
+void WithHugePages(const std::function<void(uint32_t free)>& body) {
   test::HugePages pool;
   if (!pool.Take(8)) GTEST_SKIP() << "vm.nr_hugepages cannot be set here";
-  const uint32_t free = test::HugePages::FreeCount();
-  if (free < 8) GTEST_SKIP() << "others have them";
-  const uint32_t half = free / 2;
-  for (const HugePages choice : {HugePages::kOn, HugePages::kAuto}) {
-    Hands hands;
-    const HugeDomains enough(hands, choice, {"a", "b"}, half);
-    ASSERT_TRUE(enough.has_started) << enough.why;
-    EXPECT_TRUE(enough.IsHuge(0) && enough.IsHuge(1));
+  std::string why;
+  for (int tries = 0; tries < 40; ++tries) {
+    const uint32_t free = test::HugePages::FreeCount();
+    try {
+      if (free >= 8 && free < kHugePagesMax) return body(free);
+    } catch (const std::runtime_error& mismatch) {
+      why = mismatch.what();
+    }
+    usleep(50'000);
   }
-  Hands hands;
-  const HugeDomains refused(hands, HugePages::kOn, {"a", "b"}, half + 1);
-  EXPECT_FALSE(refused.has_started);
-  EXPECT_THAT(refused.why, HasSubstr("domain a: no " + std::to_string(2 * half + 2) + " free"));
-  EXPECT_EQ(test::HugePages::FreeCount(), free) << "what it had claimed";
-  const HugeDomains small(hands, HugePages::kAuto, {"a", "b"}, half + 1);
-  ASSERT_TRUE(small.has_started) << small.why;
-  EXPECT_FALSE(small.IsHuge(0) || small.IsHuge(1)) << "all or none";
+  if (why.empty()) GTEST_SKIP() << "others have them";
+  ADD_FAILURE() << why;
+}
+
+TEST(Inheritance, NewArenasAreOfHugePagesIfThereAreEnoughForAllOfThem) {
+  WithHugePages([](uint32_t free) {
+    const uint32_t half = free / 2;
+    for (const HugePages choice : {HugePages::kOn, HugePages::kAuto}) {
+      Hands hands;
+      const HugeDomains enough(hands, choice, {"a", "b"}, half);
+      Expect(enough.has_started, enough.why);
+      Expect(enough.IsHuge(0) && enough.IsHuge(1), "not all are huge");
+    }
+    Hands hands;
+    const HugeDomains refused(hands, HugePages::kOn, {"a", "b"}, half + 1);
+    Expect(!refused.has_started, "is not refused");
+    Expect(refused.why.find("domain a: no " + std::to_string(2 * half + 2) + " free") !=
+               refused.why.npos,
+           refused.why);
+    Expect(test::HugePages::FreeCount() == free, "what it had claimed is free again");
+    const HugeDomains small(hands, HugePages::kAuto, {"a", "b"}, half + 1);
+    Expect(small.has_started, small.why);
+    Expect(!small.IsHuge(0) && !small.IsHuge(1), "all or none");
+  });
 }
 
 // Whatever the order of the domains: what is left comes first, then what others need.
 TEST(Inheritance, AnArenaThatIsTakenOverStillCountsOnItsHugePages) {
-  test::HugePages pool;
-  if (!pool.Take(8)) GTEST_SKIP() << "vm.nr_hugepages cannot be set here";
-  const uint32_t free = test::HugePages::FreeCount();
-  if (free < 8) GTEST_SKIP() << "others have them";
-  Hands hands;
-  ASSERT_TRUE(HugeDomains(hands, HugePages::kOn, {"a"}, 4).has_started);
-  for (const std::vector<std::string>& names :
-       {std::vector<std::string>{"a", "b"}, std::vector<std::string>{"b", "a"}}) {
-    for (const uint32_t expected : {free / 2, free / 2 + 1}) {  // one of a's is claimed
-      Hands same;
-      for (const auto& [name, fd] : hands.held) same.held[name] = dup(fd);
-      const HugeDomains domains(same, HugePages::kOn, names, expected);
-      EXPECT_EQ(domains.has_started, expected == free / 2) << names[0] << ": " << domains.why;
+  WithHugePages([](uint32_t free) {
+    Hands hands;
+    Expect(HugeDomains(hands, HugePages::kOn, {"a"}, 4).has_started, "a does not start");
+    for (const std::vector<std::string>& names :
+         {std::vector<std::string>{"a", "b"}, std::vector<std::string>{"b", "a"}}) {
+      for (const uint32_t expected : {free / 2, free / 2 + 1}) {  // one of a's is claimed
+        Hands same;
+        for (const auto& [name, fd] : hands.held) same.held[name] = dup(fd);
+        const HugeDomains domains(same, HugePages::kOn, names, expected);
+        Expect(domains.has_started == (expected == free / 2), names[0] + ": " + domains.why);
+      }
     }
-  }
+  });
 }
 
 // Of all huge pages there are: the first gives back what the other is to have.
 TEST(Inheritance, ANewArenaWaitsForHugePagesThatAnotherIsToGiveBack) {
-  test::HugePages pool;
-  if (!pool.Take(8)) GTEST_SKIP() << "vm.nr_hugepages cannot be set here";
-  const uint32_t free = test::HugePages::FreeCount();
-  if (free < 8) GTEST_SKIP() << "others have them";
-  Hands hands;
-  {
-    HugeDomains first(hands, HugePages::kOn, {"a"}, free);
-    ASSERT_TRUE(first.has_started) << first.why;
-    for (uint32_t segment = 0; segment < free; ++segment) {
-      ASSERT_TRUE(first.Populate(0, segment).ok());
+  WithHugePages([](uint32_t free) {
+    Hands hands;
+    {
+      HugeDomains first(hands, HugePages::kOn, {"a"}, free);
+      Expect(first.has_started, first.why);
+      for (uint32_t segment = 0; segment < free; ++segment) {
+        Expect(first.Populate(0, segment).ok(), "there is no memory");
+      }
     }
-  }
-  ASSERT_EQ(test::HugePages::FreeCount(), 0u);
-  HugeDomains both(hands, HugePages::kOn, {"b", "a"}, free / 2);
-  ASSERT_TRUE(both.has_started) << both.why;
-  EXPECT_TRUE(both.IsHuge(0) && both.IsHuge(1));
-  EXPECT_EQ(both.arenas[1]->SegmentsOwed(), int64_t{free / 2} - free);
-  EXPECT_FALSE(both.Populate(0, 0).ok()) << "not yet";
-  const std::set<std::string> before = hands.Names();
-  const HugeDomains more(hands, HugePages::kOn, {"c", "b", "a"}, free / 2);
-  EXPECT_FALSE(more.has_started) << "what a gives back is b's";
-  EXPECT_EQ(hands.Names(), before) << "a start that is refused costs nothing";
-  // So do those of domains that are gone, and of memory that must not be used: the keeper lets go
-  // of them a little later.
-  EXPECT_TRUE(HugeDomains(hands, HugePages::kOn, {"c", "d"}, free / 2).has_started);
+    Expect(test::HugePages::FreeCount() == 0, "some are left");
+    HugeDomains both(hands, HugePages::kOn, {"b", "a"}, free / 2);
+    Expect(both.has_started, both.why);
+    Expect(both.IsHuge(0) && both.IsHuge(1), "not all are huge");
+    Expect(both.arenas[1]->SegmentsOwed() == int64_t{free / 2} - free, "what a is to give back");
+    Expect(!both.Populate(0, 0).ok(), "not yet");
+    const std::set<std::string> before = hands.Names();
+    const HugeDomains more(hands, HugePages::kOn, {"c", "b", "a"}, free / 2);
+    Expect(!more.has_started, "what a gives back is b's");
+    Expect(hands.Names() == before, "a start that is refused costs nothing");
+    // So do those of domains that are gone, and of memory that must not be used: the keeper lets go
+    // of them a little later.
+    Expect(HugeDomains(hands, HugePages::kOn, {"c", "d"}, free / 2).has_started,
+           "what is let go of does not count");
+  });
 }
 
 TEST(Inheritance, HugePagesOfAnArenaThatIsNotTakenOverComeBack) {
-  test::HugePages pool;
-  if (!pool.Take(8)) GTEST_SKIP() << "vm.nr_hugepages cannot be set here";
-  const uint32_t free = test::HugePages::FreeCount();
-  if (free < 8) GTEST_SKIP() << "others have them";
-  Hands hands;
-  {
-    HugeDomains first(hands, HugePages::kOn, {"a", "b"}, free / 2);
-    ASSERT_TRUE(first.has_started) << first.why;
-    for (uint32_t segment = 0; segment < free / 2; ++segment) {
-      ASSERT_TRUE(first.Populate(0, segment).ok());
-      ASSERT_TRUE(first.Populate(1, segment).ok());
+  WithHugePages([](uint32_t free) {
+    Hands hands;
+    {
+      HugeDomains first(hands, HugePages::kOn, {"a", "b"}, free / 2);
+      Expect(first.has_started, first.why);
+      for (uint32_t segment = 0; segment < free / 2; ++segment) {
+        Expect(first.Populate(0, segment).ok(), "there is no memory");
+        Expect(first.Populate(1, segment).ok(), "there is no memory");
+      }
     }
-  }
-  for (const HugePages choice : {HugePages::kOn, HugePages::kAuto}) {
-    Hands same;
-    for (const auto& [name, fd] : hands.held) same.held[name] = dup(fd);
-    HugeDomains second(same, choice, {"a", "b"}, free / 2, false);
-    ASSERT_TRUE(second.has_started) << second.why;
-    EXPECT_TRUE(second.IsHuge(0) && second.IsHuge(1));
-    EXPECT_FALSE(second.inheritance.is_adopted(0) || second.inheritance.is_adopted(1));
-  }
+    for (const HugePages choice : {HugePages::kOn, HugePages::kAuto}) {
+      Hands same;
+      for (const auto& [name, fd] : hands.held) same.held[name] = dup(fd);
+      HugeDomains second(same, choice, {"a", "b"}, free / 2, false);
+      Expect(second.has_started, second.why);
+      Expect(second.IsHuge(0) && second.IsHuge(1), "not all are huge");
+      Expect(!second.inheritance.is_adopted(0) && !second.inheritance.is_adopted(1),
+             "memory that missed an erasure is taken over");
+    }
+  });
 }
 
 TEST(Inheritance, AnArenaOfAnotherShapeIsReplaced) {
