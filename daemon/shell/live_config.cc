@@ -492,11 +492,11 @@ void LiveConfig::ReadForAll() {
     const Status text = ReadConfigText(source->path, &source->text, &why);
     Error error = text.ok() ? LoadConfig(*source, &whole) : Error(text, std::move(why));
     if (error.ok()) error = LoadNamedRings(running, whole, &rings);
-    hooks_.post([this, asked, error, source, rings = std::move(rings),
+    hooks_.post([this, asked, error, source, whole = std::move(whole), rings = std::move(rings),
                  tls_files = RedisTlsFiles(running.redis)] {
       is_reading_ = false;
       std::string document;
-      const Error taken = error.ok() ? Reload(*source, &document) : error;
+      const Error taken = error.ok() ? Reload(*source, whole, &document) : error;
       if (taken.ok()) TellTlsFiles(tls_files, &document);
       if (taken.ok()) TakeRings(rings, &document);
       for (const Done& done : *asked) done(taken, document);
@@ -517,14 +517,12 @@ void LiveConfig::ReadForAll() {
   }
 }
 
-// What was read has been checked as a whole.
-Error LiveConfig::Reload(const ConfigSource& source, std::string* document) {
+// What was read has been checked as a whole; `next` is what a start would make of it.
+Error LiveConfig::Reload(const ConfigSource& source, const DaemonConfig& next,
+                         std::string* document) {
   DaemonConfig file;
   TERRACE_RETURN_IF_REFUSED(Parse(source, &file));
   if (is_domain_unnamed_) NameDomains(config_, &file);
-  DaemonConfig next;  // a start's
-  TERRACE_RETURN_IF_REFUSED(Parse(source, &next));
-  TERRACE_RETURN_IF_REFUSED(Resolve(source, &next));
   const uint64_t file_slab_bytes = file.nvme.is_on() ? file.nvme.slab_bytes : file_slab_bytes_;
   DaemonConfig wanted = filed_;
   (void)CopyLive(file, "", &wanted);

@@ -80,7 +80,7 @@ class LiveConfig {
   Error SetOne(const ConfigChange& change, DaemonConfig* wanted) const;
   void BeginReload(const Done& done);
   void ReadForAll();
-  Error Reload(const ConfigSource& source, std::string* document);
+  Error Reload(const ConfigSource& source, const DaemonConfig& next, std::string* document);
   // As if the file had these live values. Nothing is taken if that cannot be.
   Error Take(DaemonConfig wanted, uint64_t file_slab_bytes);
   void TakeRings(KeyRings rings, std::string* document);

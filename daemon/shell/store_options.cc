@@ -37,11 +37,20 @@ StoreOptions StoreOptionsOf(const DaemonConfig& config) {
   return options;
 }
 
+namespace {
+
+uint32_t SegmentsMaxOf(const DaemonConfig& config, size_t domain_index) {
+  return static_cast<uint32_t>(config.domains[domain_index].dram_max_bytes / config.segment_bytes);
+}
+
+}  // namespace
+
 uint32_t GuaranteedSegmentsOf(const DaemonConfig& config, size_t domain_index) {
   const DomainConfig& domain = config.domains[domain_index];
   const uint64_t unit = config.segment_bytes;
   const uint64_t segments = RoundUp(domain.dram_guaranteed_bytes, unit) / unit;
-  return static_cast<uint32_t>(std::clamp<uint64_t>(segments, 1, domain.dram_max_bytes / unit));
+  return static_cast<uint32_t>(
+      std::clamp<uint64_t>(segments, 1, SegmentsMaxOf(config, domain_index)));
 }
 
 DomainOptions DomainOptionsOf(const DaemonConfig& config, size_t domain_index) {
@@ -72,10 +81,6 @@ DomainOptions DomainOptionsOf(const DaemonConfig& config, size_t domain_index) {
 }
 
 namespace {
-
-uint32_t SegmentsMaxOf(const DaemonConfig& config, size_t domain_index) {
-  return static_cast<uint32_t>(config.domains[domain_index].dram_max_bytes / config.segment_bytes);
-}
 
 // By domain: what it is guaranteed, and an equal part of what nobody is, up to what it may have.
 std::vector<uint32_t> SegmentsExpected(const DaemonConfig& config) {
