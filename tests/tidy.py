@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """The house rules that a machine can check; docs and reviews keep the rest.
 
-usage: tests/tidy.py [--root DIR] [--headers | --self-test]
+usage: tests/tidy.py [--root DIR] [--headers public|all | --self-test]
 
 Without an option: every rule below, and clang-format. Each finding names file:line, what is there,
 the limit and the remedy. Exit status 0: clean; 1: findings; 77: clean as far as looked, but
 something needed for a look is not installed.
-  --headers    compile alone each header of include/ and each that no source includes first
+  --headers    compile alone each header of include/; with all, each that no source includes
+               first, too
   --self-test  plant one violation of every rule and see that each is found (tests/tidy_cases.py)
 """
 import argparse
@@ -546,9 +547,9 @@ def check_format(tree):
                               f"Run clang-format -i {match[1]}")
 
 
-def check_headers(tree):
-    """Compiles alone each header of include/, which engines may include first, and each that no
-    source file shows to. Those that the compiler cache knows cost next to nothing."""
+def check_headers(tree, which):
+    """Compiles alone each header of include/, which engines may include first; with `all`, each
+    that no source file shows to, too. Those that the compiler cache knows cost next to nothing."""
     ccache = shutil.which("ccache")
     command = [*([ccache] if ccache else []), os.environ.get("CXX", "g++"), "-std=c++20", "-c",
                "-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Werror",
@@ -567,8 +568,8 @@ def check_headers(tree):
     # What a source file includes before anything else is compiled alone where each source is
     # compiled by itself (tools/test --long); until then named-includes looks at it.
     first = {tree.includes(p)[0][2] for p in tree.cpp if p.endswith(".cc") and tree.includes(p)}
-    headers = [h for h in tree.headers
-               if h.endswith(".h") and (h not in first or room_of(h) == "include")]
+    headers = [h for h in tree.headers if h.endswith(".h") and
+               (room_of(h) == "include" or (which == "all" and h not in first))]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         for header, result in zip(headers, pool.map(compile_alone, headers)):
             if result.returncode != 0:
@@ -587,7 +588,7 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", default=pathlib.Path(__file__).resolve().parent.parent)
-    parser.add_argument("--headers", action="store_true")
+    parser.add_argument("--headers", choices=["public", "all"])
     parser.add_argument("--self-test", action="store_true")
     return parser.parse_args()
 
@@ -600,7 +601,7 @@ def main():
     tree = Tree(arguments.root)
     has_format = shutil.which("clang-format") is not None
     if arguments.headers:
-        findings = list(check_headers(tree))
+        findings = list(check_headers(tree, arguments.headers))
     else:
         findings = run_rules(tree) + (list(check_format(tree)) if has_format else [])
     for finding in sorted(findings, key=lambda f: (f.path, f.line)):

@@ -147,6 +147,10 @@ Status DomainArena::CheckReaders(const DomainConfig& domain, std::string* why) c
   return Status(StatusCode::kIo, "memory that readers cannot be handed");
 }
 
+uint64_t DomainArena::PageBytes() const {
+  return arena_->backing() == ArenaBacking::kHugetlb ? kArenaHugePageBytes : kArenaPageBytes;
+}
+
 std::vector<uint32_t> DomainArena::PopulatedSegments() const {
   std::vector<uint32_t> segments;
   for (uint32_t segment = 0; segment < options_.segments_max; ++segment) {

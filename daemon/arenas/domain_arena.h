@@ -68,6 +68,7 @@ class DomainArena : public ArenaMemory {
   // too: it is of small pages.
   int64_t SegmentsOwed() const;
   std::string Shortage() const override { return shortage_; }
+  uint64_t PageBytes() const override;
 
   // Segments are registered with these disks while they are populated. Once, before the first
   // transfer; the disks outlive the arena's last event.

@@ -11,8 +11,8 @@
 
 #include "daemon/log/log.h"
 #include "daemon/socket/peer.h"
+#include "terrace/arena_layout.h"
 #include "terrace/check.h"
-#include "terrace/units.h"
 
 namespace terrace {
 namespace {
@@ -21,13 +21,11 @@ constexpr std::string_view kPeerPrefix = "peer.";
 constexpr std::string_view kLifePrefix = "life.";
 constexpr std::string_view kLonePrefix = "lone.";
 
-constexpr uint64_t kHugePageBytes = 2 * kMiB;
-
 // Of a file of huge pages: those that it has.
 uint64_t HugeBytesOf(int fd) {
   constexpr uint64_t kBlockBytes = 512;  // stat(2)
   struct stat64 status = {};
-  if (fstat64(fd, &status) != 0 || static_cast<uint64_t>(status.st_blksize) < kHugePageBytes) {
+  if (fstat64(fd, &status) != 0 || static_cast<uint64_t>(status.st_blksize) < kArenaHugePageBytes) {
     return 0;
   }
   return static_cast<uint64_t>(status.st_blocks) * kBlockBytes;

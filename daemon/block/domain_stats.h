@@ -69,8 +69,9 @@ struct DomainFigures : DomainCounters {
   uint32_t segments_populated = 0, segments_max = 0, segments_guaranteed = 0;
   // Of the populated: beyond the guarantee; on their way to another domain.
   uint32_t segments_borrowed = 0, segments_leaving = 0;
-  std::string arena_shortage;    // why it gets less memory than it wants; empty: it does not
-  uint64_t slot_bytes_used = 0;  // of populated memory, in slots that hold or await bytes
+  uint64_t arena_page_bytes = 0;  // of the system's pages that memory is of
+  std::string arena_shortage;     // why it gets less memory than it wants; empty: it does not
+  uint64_t slot_bytes_used = 0;   // of populated memory, in slots that hold or await bytes
   // in extents but not in any slot, or free slots of another class
   uint64_t slot_bytes_stranded = 0;
   uint64_t fenced_bytes = 0, fenced_bytes_max = 0;

@@ -44,6 +44,8 @@ class ArenaMemory {
   virtual void BeginPunch(uint32_t segment) = 0;
   // Why the segment that was to be populated last was not, and the remedy; empty: it was.
   virtual std::string Shortage() const { return {}; }
+  // Of the system's pages that it is of; 0: of no files.
+  virtual uint64_t PageBytes() const { return 0; }
 };
 
 // From this bit on, TransferIds and OffloadIds say which domain asked. What is below, its rooms

@@ -16,8 +16,6 @@ namespace terrace {
 StoreOptions StoreOptionsOf(const DaemonConfig& config);
 // Of one domain, without its memory, tiers and seams.
 DomainOptions DomainOptionsOf(const DaemonConfig& config, size_t domain_index);
-// Segments that no other domain can take.
-uint32_t GuaranteedSegmentsOf(const DaemonConfig& config, size_t domain_index);
 // Of one domain's memory, without its secret.
 DomainArena::Options ArenaOptionsOf(const DaemonConfig& config, size_t domain_index);
 // What sessions are held to, without domains and boot id.

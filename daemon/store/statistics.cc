@@ -5,6 +5,7 @@
 
 #include "daemon/log/printable.h"
 #include "daemon/store/store_rooms.h"
+#include "terrace/arena_layout.h"
 
 namespace terrace {
 namespace {
@@ -77,6 +78,7 @@ void Statistics::Fill(uint32_t domain_index, DomainFigures* figures) const {
   figures->segments_borrowed = store_.segments.ledger().borrowed_count(domain_index);
   figures->segments_leaving = store_.segments.ledger().leaving_count(domain_index);
   const SegmentLedger::Domain& memory = store_.segments.ledger().domains()[domain_index];
+  figures->arena_page_bytes = domain.options.arena->PageBytes();
   figures->arena_shortage = memory.is_starved() ? domain.options.arena->Shortage() : "";
   figures->slot_bytes_used = usage.used_bytes;
   figures->slot_bytes_stranded = usage.waste_bytes + usage.free_slot_bytes;
@@ -111,6 +113,16 @@ void Statistics::CountSegments(uint32_t* held, uint32_t* leaving) const {
     *held += store_.segments.ledger().populated_count(i);
     *leaving += store_.segments.ledger().leaving_count(i);
   }
+}
+
+uint64_t Statistics::HugePageBytes() const {
+  uint64_t byte_count = 0;
+  for (uint32_t i = 0; i < store_.domains.size(); ++i) {
+    const DomainOptions& options = store_.at(i).domain.options;
+    if (options.arena->PageBytes() <= kArenaPageBytes) continue;
+    byte_count += store_.segments.ledger().populated_count(i) * options.segment_bytes;
+  }
+  return byte_count;
 }
 
 void Statistics::FillShownGroups(uint32_t domain_index, size_t group_count_max,

@@ -78,6 +78,7 @@ json DomainDocument(const DomainStats& domain) {
       {"name", domain.name},
       {"eviction", domain.eviction_policy},
       {"segment_bytes", domain.segment_bytes},
+      {"arena_page_bytes", domain.arena_page_bytes},
       {"segments_populated", domain.segments_populated},
       {"segments_max", domain.segments_max},
       {"segments_guaranteed", domain.segments_guaranteed},
@@ -336,7 +337,8 @@ json ProcessDocument(const ProcessSnapshot& process) {
           {"log_lines_dropped", process.log_lines_dropped},
           {"dram_holder", process.dram_holder},
           {"unsent_bytes", process.unsent_bytes},
-          {"arena_pages_lost", process.arena_pages_lost}};
+          {"arena_pages_lost", process.arena_pages_lost},
+          {"arena_huge_page_bytes", process.arena_huge_page_bytes}};
 }
 
 json DocumentOf(const StatsInput& input) {

@@ -11,6 +11,7 @@
 namespace terrace {
 
 inline constexpr uint64_t kArenaPageBytes = 4 * kKiB;
+inline constexpr uint64_t kArenaHugePageBytes = 2 * kMiB;  // of an arena of MFD_HUGE_2MB
 inline constexpr uint64_t kExtentUnitBytes = 2 * kMiB;
 // unit of CUDA and io_uring registration
 inline constexpr uint64_t kSegmentBytesDefault = 256 * kMiB;

@@ -55,6 +55,7 @@ class PlainArena final : public ArenaMemory {
   }
   void BeginPunch(uint32_t segment) override { work_.push_back({true, segment}); }
   std::string Shortage() const override { return "there is none left"; }
+  uint64_t PageBytes() const override { return page_bytes; }
 
   // What was begun and is done now; a punched segment's memory is gone.
   bool TakeWork(Work* work) {
@@ -66,6 +67,8 @@ class PlainArena final : public ArenaMemory {
   }
   bool has_work() const { return !work_.empty(); }
   bool IsPopulated(uint32_t segment) const { return segments_[segment] != nullptr; }
+
+  uint64_t page_bytes = 0;
 
  private:
   uint64_t segment_bytes_;

@@ -38,7 +38,6 @@ namespace terrace {
 namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-constexpr uint64_t kHugePageBytes = 2 * kMiB;              // MFD_HUGE_2MB
 constexpr std::chrono::seconds kRestoreInterval{1};        // of pages that were lost to a SIGBUS
 constexpr uint64_t kTrailerMagic = 0x3241'6172'6E65'7241;  // "ArenaA2" and its version
 constexpr uint64_t kNotedBytes = kNotedSessionsMax * sizeof(uint64_t);
@@ -325,7 +324,7 @@ Status Arena::CreateHugeFds(std::string* why) {
   CloseAll({.nodes = std::exchange(fds_.nodes, {})});
   backing_ = ArenaBacking::kShmem;
   return Refuse(why,
-                "no " + std::to_string(wanted_bytes / kHugePageBytes) +
+                "no " + std::to_string(wanted_bytes / kArenaHugePageBytes) +
                     " free huge pages of 2 MiB (" + ErrnoText(status.detail()) +
                     "): raise vm.nr_hugepages, or set hugepages to off",
                 status);
@@ -412,7 +411,7 @@ Status Arena::MapAll(std::string* why) {
     node_mappings_.push_back(mapping);
     const bool is_guarded =
         GuardFromBus(mapping.base, mapping.length_bytes,
-                     backing_ == ArenaBacking::kHugetlb ? kHugePageBytes : kArenaPageBytes);
+                     backing_ == ArenaBacking::kHugetlb ? kArenaHugePageBytes : kArenaPageBytes);
     TERRACE_CHECK(is_guarded, "a daemon has fewer arenas than can be guarded");
     // Effective where shmem_enabled is "advise" only.
     ::madvise(mapping.base, mapping.length_bytes, MADV_HUGEPAGE);
@@ -503,7 +502,8 @@ Status Arena::CheckTrailer(std::string* why) {
   const bool is_huge = kept.backing == ArenaBacking::kHugetlb;
   if ((options_.backing == ArenaBackingChoice::kHugetlb && !is_huge) ||
       (options_.backing == ArenaBackingChoice::kShmem && is_huge)) {
-    return differs(std::string("hugepages was ") + (is_huge ? "on" : "off"));
+    return differs(is_huge ? "its pages are of 2 MiB and hugepages is off"
+                           : "its pages are of 4 KiB and hugepages is on");
   }
   backing_ = kept.backing;
   return Status::Ok();

@@ -266,7 +266,7 @@ TEST_F(ArenaTest, SaysWhichOptionIsNotWhatItWas) {
   ExpectRefused(other, Duplicate(arena->fds()), "secret");
   other = Options(4);
   other.backing = ArenaBackingChoice::kHugetlb;
-  ExpectRefused(other, Duplicate(arena->fds()), "hugepages was off");
+  ExpectRefused(other, Duplicate(arena->fds()), "its pages are of 4 KiB and hugepages is on");
   ArenaFds fds = Duplicate(arena->fds());
   std::swap(fds.nodes[0], fds.slot_table);
   ExpectRefused(Options(4), fds, "no slot table");

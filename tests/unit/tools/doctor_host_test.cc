@@ -169,6 +169,30 @@ TEST(DoctorMemory, HugePagesAreAsTheConfigurationWantsThem) {
   EXPECT_EQ(CheckHugePages(subject).level, kOk);
 }
 
+// Others have 500 of the pool, too: what is not free need not be the daemon's.
+TEST(DoctorMemory, HugePagesOfTheDaemonThatRunsAreItsSuccessors) {
+  FakeHost host;
+  const std::string pool = "/sys/kernel/mm/hugepages/hugepages-2048kB/";
+  host.Write("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "always advise [never]\n");
+  host.Write(pool + "nr_hugepages", "5000\n");
+  host.Write(pool + "free_hugepages", "3000\n");
+  Subject subject = host.Make();
+  subject.config.hugepages = HugePages::kOn;
+  const auto check = [&](const std::string& stats) {
+    subject.stats = FakeHost::Stats(stats);
+    return CheckHugePages(subject);
+  };
+  Finding finding = check(R"({"arena_huge_page_bytes": 3145728000})");
+  EXPECT_THAT(finding.found, HasSubstr("3,000 free, 1,500 the daemon's, 4,096 wanted"));
+  EXPECT_EQ(finding.level, kOk);
+  finding = check(R"({"arena_huge_page_bytes": 2097152000})");
+  EXPECT_EQ(finding.level, kProblem);
+  EXPECT_THAT(finding.remedy, HasSubstr("vm.nr_hugepages=5096"));
+  finding = check(R"({"arena_huge_page_bytes": 0})");
+  EXPECT_EQ(finding.level, kProblem);
+  EXPECT_EQ(check("{}").level, kOk) << "one of before does not tell";
+}
+
 TEST(DoctorMemory, ASmallSharedMemoryIsNoted) {
   FakeHost host;
   EXPECT_EQ(CheckSharedMemory(host.Make()).level, kNote);

@@ -92,6 +92,7 @@ TEST(StatusReport, AFullDocumentIsSummedUp) {
   auto stats = StatsView::Parse(R"({
     "version": "0.1.0", "boot_id": "77", "pid": 12, "uptime_ms": 65000,
     "domain": {"name": "chat",
+      "arena_page_bytes": 2097152,
       "segment_bytes": 1048576, "segments_populated": 2, "segments_max": 4,
       "slot_bytes_used": 1048576, "slot_bytes_stranded": 1024, "fenced_bytes": 0,
       "block_count": 1234, "lease_count": 2, "session_count": 3,
@@ -111,7 +112,7 @@ TEST(StatusReport, AFullDocumentIsSummedUp) {
   EXPECT_THAT(text, HasSubstr("domain    chat\n"));
   EXPECT_THAT(text, HasSubstr("version 0.1.0, up 1 min 5 s, pid 12, boot 77"));
   EXPECT_THAT(text, HasSubstr("1.0 MiB used (50.0 % of populated), 2.0 MiB populated of at most "
-                              "4.0 MiB"));
+                              "4.0 MiB, in pages of 2.0 MiB\n"));
   EXPECT_THAT(text, HasSubstr("1,234 resident"));
   EXPECT_THAT(text, HasSubstr("150 of 200 blocks acquired (75.0 %)"));
   EXPECT_THAT(text, HasSubstr("by tier: dram 50.0 %, nvme 25.0 %"));

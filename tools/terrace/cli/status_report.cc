@@ -99,9 +99,13 @@ std::string RenderHead(const StatsView& stats) {
   auto segment_bytes = stats.Count("segment_bytes");
   auto used = stats.Count("slot_bytes_used");
   auto populated = Product(segment_bytes, stats.Count("segments_populated"));
-  text += Line("memory", fmt::format("{} used ({} of populated), {} populated of at most {}",
-                                     BytesOr(used), ShareOr(used, populated), BytesOr(populated),
-                                     BytesOr(Product(segment_bytes, stats.Count("segments_max")))));
+  const auto page_bytes = stats.Count("arena_page_bytes");  // absent: an older daemon
+  text += Line(
+      "memory",
+      fmt::format("{} used ({} of populated), {} populated of at most {}{}", BytesOr(used),
+                  ShareOr(used, populated), BytesOr(populated),
+                  BytesOr(Product(segment_bytes, stats.Count("segments_max"))),
+                  page_bytes.value_or(0) == 0 ? "" : ", in pages of " + FormatBytes(*page_bytes)));
   const auto fenced_max = stats.Count("fenced_bytes_max");
   text += Line(
       "", fmt::format(

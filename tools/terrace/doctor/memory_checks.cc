@@ -2,8 +2,11 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <numeric>
 #include <string_view>
 
+#include "daemon/config/segment_shares.h"
+#include "terrace/arena_layout.h"
 #include "terrace/units.h"
 #include "tools/terrace/cli/text_table.h"
 #include "tools/terrace/doctor/checks.h"
@@ -11,7 +14,6 @@
 namespace terrace::tools {
 namespace {
 
-constexpr uint64_t kHugePageBytes = 2 * kMiB;
 constexpr uint64_t kSharedMemoryBytesMin = kGiB;  // of what engines' own libraries want
 
 uint64_t MeminfoBytes(const HostFiles& files, const std::string& name) {
@@ -49,6 +51,14 @@ std::string ChosenWord(const std::string& text) {
   const size_t open = text.find('['), close = text.find(']');
   if (open == std::string::npos || close == std::string::npos || close < open) return "";
   return text.substr(open + 1, close - open - 1);
+}
+
+// Those of the daemon that answers.
+uint64_t HugePagesOf(const Subject& subject, uint64_t wanted, uint64_t all) {
+  if (!subject.stats) return 0;
+  const auto bytes = subject.stats->Count("arena_huge_page_bytes");
+  if (bytes) return *bytes / kArenaHugePageBytes;
+  return all >= wanted ? wanted : 0;  // an older one does not tell
 }
 
 }  // namespace
@@ -89,37 +99,30 @@ Finding CheckMemory(const Subject& subject) {
   return finding;
 }
 
-// What all domains together may have, in whole segments.
-uint64_t ArenaBytesMax(const DaemonConfig& config) {
-  uint64_t bytes = 0;
-  for (const DomainConfig& domain : config.domains) {
-    bytes += domain.dram_max_bytes / config.segment_bytes * config.segment_bytes;
-  }
-  return std::min(bytes, config.dram_bytes / config.segment_bytes * config.segment_bytes);
-}
-
 Finding CheckHugePages(const Subject& subject) {
   Finding finding{.check = "huge pages"};
   const std::string pool = "/sys/kernel/mm/hugepages/hugepages-2048kB/";
   const uint64_t all = subject.files.ReadNumber(pool + "nr_hugepages").value_or(0);
   const uint64_t free = subject.files.ReadNumber(pool + "free_hugepages").value_or(0);
   const uint64_t reserved = subject.files.ReadNumber(pool + "resv_hugepages").value_or(0);
-  const uint64_t wanted = ArenaBytesMax(subject.config) / kHugePageBytes;
+  const std::vector<uint32_t> segments = SegmentsExpected(subject.config);
+  const uint64_t wanted = std::reduce(segments.begin(), segments.end(), uint64_t{0}) *
+                          subject.config.segment_bytes / kArenaHugePageBytes;
   const std::string shmem = ChosenWord(
       subject.files.Read("/sys/kernel/mm/transparent_hugepage/shmem_enabled").value_or(""));
+  // What a daemon that runs has of them, its successor takes over, or finds free.
+  const uint64_t own = HugePagesOf(subject, wanted, all);
+  const uint64_t unclaimed = free - std::min(free, reserved);
   finding.found = fmt::format(
-      "{} of 2 MiB in the pool, {} free, {} wanted; transparent ones of shared memory: "
-      "{}",
-      FormatCount(all), FormatCount(free - std::min(free, reserved)), FormatCount(wanted),
-      shmem.empty() ? "unknown" : shmem);
+      "{} of 2 MiB in the pool, {} free, {}{} wanted; transparent ones of shared memory: {}",
+      FormatCount(all), FormatCount(unclaimed), own > 0 ? FormatCount(own) + " the daemon's, " : "",
+      FormatCount(wanted), shmem.empty() ? "unknown" : shmem);
   const HugePages choice = subject.config.hugepages;
   if (choice == HugePages::kOff) {
     finding.found += "; hugepages is \"off\"";
     return finding;
   }
-  // A daemon that runs may have taken those that are not free; of fewer than it wants, others may.
-  const bool has_its_own = subject.stats && all >= wanted;
-  const uint64_t usable = has_its_own ? all : free - std::min(free, reserved);
+  const uint64_t usable = unclaimed + own;
   if (usable >= wanted) return finding;
   finding.remedy = fmt::format("sudo sysctl vm.nr_hugepages={}", all - usable + wanted);
   if (choice == HugePages::kOn) {

@@ -29,6 +29,7 @@ TEST(DomainArena, SaysWhatItLacksUntilItGrowsAgain) {
   std::string why;
   ASSERT_TRUE(arena.Create(4, &why).ok()) << why;
   if (arena.arena().backing() != ArenaBacking::kHugetlb) GTEST_SKIP() << "others have them";
+  EXPECT_EQ(arena.PageBytes(), 2 * kMiB);
   const auto populate = [&](uint32_t segment) {
     last.reset();
     arena.BeginPopulate(segment);
