@@ -54,18 +54,25 @@ std::string ShowTlsFiles(const json& rows) {
   return text;
 }
 
-std::string_view HowItChanges(const json& row, bool has_file) {
+// How a value is changed: in a table's word, and as a sentence.
+struct Way {
+  std::string_view word, sentence;
+};
+
+Way WayToChange(const json& row, bool has_file) {
+  const bool is_live = row["is_live"] == true;
   if (row["from"] == "command line") {
-    return "needs a restart with another command line, which outranks the file";
+    return {"restart", "needs a restart with another command line, which outranks the file"};
   }
   if (row["from"] == "kept") {
-    return row["is_live"] == true
-               ? "the file says otherwise, which needs a restart; changes by terrace config set"
-               : "the file says otherwise, which needs a restart";
+    return is_live ? Way{"set, restart",
+                         "the file says otherwise, which needs a restart; changes by terrace "
+                         "config set"}
+                   : Way{"restart", "the file says otherwise, which needs a restart"};
   }
-  if (row["is_live"] != true) return "needs a restart";
-  return has_file ? "changes by a reload, or by terrace config set"
-                  : "changes by terrace config set";
+  if (!is_live) return {"restart", "needs a restart"};
+  return has_file ? Way{"reload, set", "changes by a reload, or by terrace config set"}
+                  : Way{"set", "changes by terrace config set"};
 }
 
 class ConfigVerb : public Verb {
@@ -114,16 +121,14 @@ class ConfigGetVerb : public ConfigVerb {
     if (!key_.empty() && rows.size() == 1) {
       const json& row = rows[0];
       return fmt::format("# {}\n{} = {}\n# from: {}; {}\n", Shown(row["meaning"]), key_,
-                         Shown(row["value"]), Shown(row["from"]), HowItChanges(row, has_file));
+                         Shown(row["value"]), Shown(row["from"]),
+                         WayToChange(row, has_file).sentence);
     }
     using enum TextTable::Align;
     TextTable table({{"KEY", kLeft}, {"VALUE", kLeft}, {"FROM", kLeft}, {"CHANGES BY", kLeft}});
     for (const json& row : rows) {
       table.AddRow({Shown(row["key"]), Shown(row["value"]), Shown(row["from"]),
-                    row["is_live"] != true  ? "restart"
-                    : row["from"] == "kept" ? "set, restart"
-                    : !has_file             ? "set"
-                                            : "reload, set"});
+                    std::string(WayToChange(row, has_file).word)});
     }
     return table.Render();
   }

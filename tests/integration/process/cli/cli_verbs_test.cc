@@ -66,7 +66,7 @@ TEST_F(CliVerbsTest, StatusTellsAPersonWhatThereIs) {
   const Outcome status = Terrace({"status"});
   EXPECT_EQ(status.exit_code, 0);
   EXPECT_THAT(status.out, HasSubstr("domain    chat\n"));
-  EXPECT_THAT(status.out, HasSubstr("64.0 MiB\n"));
+  EXPECT_THAT(status.out, HasSubstr("64.0 MiB, in pages of "));
   EXPECT_THAT(status.out, HasSubstr("40 resident"));
   EXPECT_THAT(status.out, HasSubstr(kGroup));
   EXPECT_THAT(status.out, Not(HasSubstr("\033")));  // no colour off a terminal
