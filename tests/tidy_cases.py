@@ -165,6 +165,8 @@ def header_failures(root):
     failures = [f"clean headers: {f}" for f in look(tidy.Tree(root))]
     for case in HEADER_CASES:
         failures += planted(root, case, look)
+    public = HEADER_CASES[-1]
+    failures += planted(root, public, lambda tree: list(tidy.check_headers(tree, "public")))
     return failures
 
 

@@ -54,8 +54,6 @@ void AddProcess(const ProcessSnapshot& process, Families* all) {
              Of(process.unsent_bytes));
   all->Counter({"terrace_arena_pages_lost_total", "Pages of arenas that could not be read."}, {},
                Of(process.arena_pages_lost));
-  all->Gauge({"terrace_arena_huge_page_bytes", "Populated memory of arenas in huge pages."}, {},
-             Of(process.arena_huge_page_bytes));
 }
 
 }  // namespace

@@ -30,7 +30,6 @@ void DaemonFigures::FillProcess(ProcessSnapshot* process) const {
               .log_lines_dropped = DroppedLogLines(),
               .unsent_bytes = from_.transport.unsent_bytes(),
               .arena_pages_lost = LostPageCount(),
-              .arena_huge_page_bytes = from_.store.statistics().HugePageBytes(),
               .checksum_jobs = from_.offload.jobs_taken(),
               .checksum_jobs_refused = from_.offload.jobs_refused(),
               .checksum_jobs_waiting = from_.offload.jobs_in_flight(),

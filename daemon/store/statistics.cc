@@ -5,7 +5,6 @@
 
 #include "daemon/log/printable.h"
 #include "daemon/store/store_rooms.h"
-#include "terrace/arena_layout.h"
 
 namespace terrace {
 namespace {
@@ -113,16 +112,6 @@ void Statistics::CountSegments(uint32_t* held, uint32_t* leaving) const {
     *held += store_.segments.ledger().populated_count(i);
     *leaving += store_.segments.ledger().leaving_count(i);
   }
-}
-
-uint64_t Statistics::HugePageBytes() const {
-  uint64_t byte_count = 0;
-  for (uint32_t i = 0; i < store_.domains.size(); ++i) {
-    const DomainOptions& options = store_.at(i).domain.options;
-    if (options.arena->PageBytes() <= kArenaPageBytes) continue;
-    byte_count += store_.segments.ledger().populated_count(i) * options.segment_bytes;
-  }
-  return byte_count;
 }
 
 void Statistics::FillShownGroups(uint32_t domain_index, size_t group_count_max,

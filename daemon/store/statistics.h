@@ -33,8 +33,6 @@ class Statistics {
   DomainStats Of(uint32_t domain_index) const;
   // Of all domains: segments that have memory, and of those the ones on their way out.
   void CountSegments(uint32_t* held, uint32_t* leaving) const;
-  // Of all domains: populated memory that is of huge pages.
-  uint64_t HugePageBytes() const;
   // What Acquires asked for, in each of the last minutes, the one that runs last.
   std::vector<protocol::HitRateCounts> HitsByMinute(uint32_t domain_index) const;
 

@@ -337,8 +337,7 @@ json ProcessDocument(const ProcessSnapshot& process) {
           {"log_lines_dropped", process.log_lines_dropped},
           {"dram_holder", process.dram_holder},
           {"unsent_bytes", process.unsent_bytes},
-          {"arena_pages_lost", process.arena_pages_lost},
-          {"arena_huge_page_bytes", process.arena_huge_page_bytes}};
+          {"arena_pages_lost", process.arena_pages_lost}};
 }
 
 json DocumentOf(const StatsInput& input) {

@@ -69,7 +69,6 @@ struct ProcessSnapshot {
   uint64_t log_lines_dropped = 0;
   uint64_t unsent_bytes = 0;
   uint64_t arena_pages_lost = 0;  // see tiers/arena/bus_guard.h
-  uint64_t arena_huge_page_bytes = 0;
   uint64_t checksum_jobs = 0;
   uint64_t checksum_jobs_refused = 0;  // the queue was full
   uint64_t checksum_jobs_waiting = 0;

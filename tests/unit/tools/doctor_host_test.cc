@@ -178,19 +178,39 @@ TEST(DoctorMemory, HugePagesOfTheDaemonThatRunsAreItsSuccessors) {
   host.Write(pool + "free_hugepages", "3000\n");
   Subject subject = host.Make();
   subject.config.hugepages = HugePages::kOn;
-  const auto check = [&](const std::string& stats) {
-    subject.stats = FakeHost::Stats(stats);
-    return CheckHugePages(subject);
-  };
-  Finding finding = check(R"({"arena_huge_page_bytes": 3145728000})");
+  subject.stats = FakeHost::Stats("{}");
+  subject.huge_page_bytes = 1500 * kArenaHugePageBytes;
+  Finding finding = CheckHugePages(subject);
   EXPECT_THAT(finding.found, HasSubstr("3,000 free, 1,500 the daemon's, 4,096 wanted"));
   EXPECT_EQ(finding.level, kOk);
-  finding = check(R"({"arena_huge_page_bytes": 2097152000})");
+  subject.huge_page_bytes = 1000 * kArenaHugePageBytes;
+  finding = CheckHugePages(subject);
   EXPECT_EQ(finding.level, kProblem);
   EXPECT_THAT(finding.remedy, HasSubstr("vm.nr_hugepages=5096"));
-  finding = check(R"({"arena_huge_page_bytes": 0})");
-  EXPECT_EQ(finding.level, kProblem);
-  EXPECT_EQ(check("{}").level, kOk) << "one of before does not tell";
+  subject.huge_page_bytes.reset();
+  finding = CheckHugePages(subject);
+  EXPECT_EQ(finding.level, kOk) << "one of before does not tell";
+  EXPECT_THAT(finding.found, HasSubstr("3,000 free, 4,096 wanted"));
+}
+
+TEST(DoctorMemory, KeptMemoryOfSmallPagesStaysSoUntilAColdStart) {
+  FakeHost host;
+  const std::string pool = "/sys/kernel/mm/hugepages/hugepages-2048kB/";
+  host.Write("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "always advise [never]\n");
+  Subject subject = host.Make();
+  subject.stats = FakeHost::Stats("{}");
+  subject.huge_page_bytes = 0;
+  subject.has_small_pages = true;
+  const std::string cold_start = "hugepages = \"on\" and a restart, which begins cold";
+  EXPECT_THAT(CheckHugePages(subject).remedy,
+              testing::ContainsRegex("sysctl vm.nr_hugepages=4096, then .*" + cold_start));
+  host.Write(pool + "nr_hugepages", "4096\n");
+  host.Write(pool + "free_hugepages", "4096\n");
+  const Finding finding = CheckHugePages(subject);
+  EXPECT_EQ(finding.level, kNote);
+  EXPECT_THAT(finding.remedy, HasSubstr(cold_start));
+  subject.has_small_pages = false;
+  EXPECT_EQ(CheckHugePages(subject).level, kOk);
 }
 
 TEST(DoctorMemory, ASmallSharedMemoryIsNoted) {

@@ -19,6 +19,7 @@
 #include "daemon/config/config_resolve.h"
 #include "daemon/config/config_text.h"
 #include "daemon/config/installed_unit.h"
+#include "terrace/arena_layout.h"
 #include "terrace/protocol_admin.h"
 #include "tools/terrace/cli/admin_link.h"
 #include "tools/terrace/cli/admin_requests.h"
@@ -86,6 +87,32 @@ void AskDaemon(const DaemonAddress& address, Subject* subject) {
   subject->socket_state = SocketState::kMute;
   subject->socket_why = fmt::format("{} is there, and gives no answer within {} ms: {}",
                                     subject->socket_path, address.timeout_ms, why);
+}
+
+// A daemon tells each domain's clients of their own memory alone: each socket is asked.
+void AskForPages(const DaemonAddress& address, Subject* subject) {
+  uint64_t byte_count = 0;
+  bool is_told = true;
+  for (const DomainConfig& domain : subject->config.domains) {
+    std::optional<StatsView> stats = subject->stats;
+    if (domain.socket_path != subject->socket_path) {
+      if (!WhyNobodyListens(domain.socket_path).empty()) continue;  // so it has no memory
+      std::string why;
+      bool is_refused = false;
+      stats = AskForStats(address, domain.socket_path, &why, &is_refused);
+    }
+    const auto page_bytes = stats ? stats->Count("arena_page_bytes") : std::nullopt;
+    const auto segments = stats ? stats->Count("segments_populated") : std::nullopt;
+    const auto segment_bytes = stats ? stats->Count("segment_bytes") : std::nullopt;
+    if (!page_bytes || !segments || !segment_bytes) {
+      is_told = false;
+    } else if (*page_bytes > kArenaPageBytes) {
+      byte_count += *segments * *segment_bytes;
+    } else {
+      subject->has_small_pages = true;
+    }
+  }
+  if (is_told) subject->huge_page_bytes = byte_count;
 }
 
 // What a file says; nothing is worked out yet.
@@ -291,6 +318,7 @@ Subject GatherSubject(const HostFiles& files, const HostCalls& calls, const Daem
   if (unit && subject.is_config_daemons) subject.unit_directories = unit->directories;
   const std::string state_dir = subject.stats ? AskStateDir(asked, subject) : "";
   TakeConfig(std::move(*config), running, EnvironmentOfDaemon(subject, unit, state_dir), &subject);
+  if (subject.stats) AskForPages(asked, &subject);
   return subject;
 }
 

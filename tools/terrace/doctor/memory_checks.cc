@@ -53,14 +53,6 @@ std::string ChosenWord(const std::string& text) {
   return text.substr(open + 1, close - open - 1);
 }
 
-// Those of the daemon that answers.
-uint64_t HugePagesOf(const Subject& subject, uint64_t wanted, uint64_t all) {
-  if (!subject.stats) return 0;
-  const auto bytes = subject.stats->Count("arena_huge_page_bytes");
-  if (bytes) return *bytes / kArenaHugePageBytes;
-  return all >= wanted ? wanted : 0;  // an older one does not tell
-}
-
 }  // namespace
 
 Finding CheckMemory(const Subject& subject) {
@@ -111,7 +103,7 @@ Finding CheckHugePages(const Subject& subject) {
   const std::string shmem = ChosenWord(
       subject.files.Read("/sys/kernel/mm/transparent_hugepage/shmem_enabled").value_or(""));
   // What a daemon that runs has of them, its successor takes over, or finds free.
-  const uint64_t own = HugePagesOf(subject, wanted, all);
+  const uint64_t own = subject.huge_page_bytes.value_or(0) / kArenaHugePageBytes;
   const uint64_t unclaimed = free - std::min(free, reserved);
   finding.found = fmt::format(
       "{} of 2 MiB in the pool, {} free, {}{} wanted; transparent ones of shared memory: {}",
@@ -122,8 +114,22 @@ Finding CheckHugePages(const Subject& subject) {
     finding.found += "; hugepages is \"off\"";
     return finding;
   }
-  const uint64_t usable = unclaimed + own;
-  if (usable >= wanted) return finding;
+  // Who does not tell may have those that are not free; of fewer than it wants, others may.
+  const bool may_have_its_own = subject.stats && !subject.huge_page_bytes && all >= wanted;
+  const uint64_t usable = may_have_its_own ? all : unclaimed + own;
+  const bool is_transparent =
+      shmem == "always" || shmem == "within_size" || shmem == "advise" || shmem == "force";
+  const std::string cold_start =
+      subject.has_small_pages && !is_transparent
+          ? "[daemon] hugepages = \"on\" and a restart, which begins cold"
+          : "";
+  if (usable >= wanted) {
+    if (cold_start.empty()) return finding;
+    finding.level = FindingLevel::kNote;
+    finding.meaning = "Memory is of 4 KiB pages from before, and a restart takes it over as it is.";
+    finding.remedy = cold_start;
+    return finding;
+  }
   finding.remedy = fmt::format("sudo sysctl vm.nr_hugepages={}", all - usable + wanted);
   if (choice == HugePages::kOn) {
     finding.level = FindingLevel::kProblem;
@@ -131,7 +137,7 @@ Finding CheckHugePages(const Subject& subject) {
                                     : "hugepages is \"on\": terraced refuses to start.";
     return finding;
   }
-  if (shmem == "always" || shmem == "within_size" || shmem == "advise" || shmem == "force") {
+  if (is_transparent) {
     finding.meaning = "The arena gets transparent huge pages, where the kernel finds some.";
     finding.remedy.clear();
     return finding;
@@ -139,6 +145,7 @@ Finding CheckHugePages(const Subject& subject) {
   finding.level = FindingLevel::kNote;
   finding.meaning =
       "The arena is of 4 KiB pages: copies and registration with drives and GPUs cost more CPU.";
+  if (!cold_start.empty()) finding.remedy += ", then " + cold_start;
   finding.remedy += ", or echo advise | sudo tee /sys/kernel/mm/transparent_hugepage/shmem_enabled";
   return finding;
 }

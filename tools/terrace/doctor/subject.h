@@ -58,8 +58,11 @@ struct Subject {
   std::string socket_group;  // the socket's, by name or as "gid 7"; empty: it cannot be seen
 
   std::optional<StatsView> stats;  // of the daemon that answers
-  std::optional<uint32_t> pid;     // the same, where this namespace has its process
-  std::string version;             // of this command, such as "0.2.0"
+  // Of the memory behind the configuration's sockets. Absent: not all who answer there tell.
+  std::optional<uint64_t> huge_page_bytes;
+  bool has_small_pages = false;  // some of that memory is of 4 KiB pages
+  std::optional<uint32_t> pid;   // the same, where this namespace has its process
+  std::string version;           // of this command, such as "0.2.0"
 
   UserFacts own;     // who asks
   UserFacts daemon;  // whose the daemon is, or would be

@@ -48,7 +48,9 @@ TEST_F(CliConfig, SmokeGetSetAndReload) {
               AllOf(HasSubstr("daemon.dram_bytes = \"64MiB\"\n"), HasSubstr("terraced.toml:3")));
   EXPECT_THAT(Terrace({"config", "get", "daemon.segment_bytes"}).out, HasSubstr("needs a restart"));
   EXPECT_THAT(Terrace({"config", "get"}).out,
-              AllOf(HasSubstr("CHANGES BY"), HasSubstr("domain.chat.allow_uids")));
+              AllOf(HasSubstr("CHANGES BY"), HasSubstr("domain.chat.allow_uids"),
+                    testing::ContainsRegex("daemon.log_level .* reload, set\n"),
+                    testing::ContainsRegex("daemon.segment_bytes .* restart\n")));
   const Outcome set = Terrace({"config", "set", "daemon.log_level=debug"});
   EXPECT_EQ(set.out,
             "changed, until the next reload or restart:\n  daemon.log_level: \"info\" -> "

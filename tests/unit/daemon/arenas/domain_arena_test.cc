@@ -12,6 +12,19 @@ namespace {
 
 using testing::HasSubstr;
 
+TEST(DomainArena, SaysOfWhichPagesItIs) {
+  asio::io_context loop;
+  DomainArena arena(
+      {.domain_name = "a",
+       .segment_bytes = kSegmentBytesMin,
+       .segments_max = 4,
+       .hugepages = HugePages::kOff},
+      loop, {.on_populated = [](uint32_t, Status) {}, .on_punched = [](uint32_t, Status) {}});
+  std::string why;
+  ASSERT_TRUE(arena.Create(0, &why).ok()) << why;
+  EXPECT_EQ(arena.PageBytes(), 4 * kKiB);
+}
+
 // Memory that is not there when the arena grows.
 TEST(DomainArena, SaysWhatItLacksUntilItGrowsAgain) {
   test::HugePages pool;
