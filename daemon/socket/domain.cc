@@ -80,8 +80,8 @@ Status AuthorisePeer(const DomainConfig& config, const PeerCredentials& peer, st
   const Status refused(StatusCode::kInvalid, "the peer may not use this domain");
   if (peer.uid == kOverflowUid) {
     *why = "domain " + config.name +
-           ": the peer's uid is hidden by a user namespace (it reads 65534); run it where the "
-           "daemon can see its uid";
+           ": the peer's uid reads 65534, as a user namespace shows whom it hides; run it where "
+           "the daemon can see its uid, and not as that user";
     return refused;
   }
   const bool is_open = !config.allow_uids.has_value() && !config.allow_gids.has_value();

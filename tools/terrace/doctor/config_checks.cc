@@ -171,7 +171,8 @@ Finding CheckConfig(const Subject& subject) {
     case ConfigState::kAbsent:
       finding.level = FindingLevel::kNote;
       finding.found =
-          fmt::format("{} is not there: what follows is about the defaults", subject.config_path);
+          fmt::format("{} is not there: what follows is about the defaults{}", subject.config_path,
+                      subject.pid ? ", and what the daemon's command line says" : "");
       finding.remedy = "terrace doctor --config FILE";
       return finding;
     case ConfigState::kUnread:

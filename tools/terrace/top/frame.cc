@@ -66,10 +66,12 @@ void AddHead(const Frame& frame, std::vector<std::string>* lines) {
   } else {
     lines->push_back("DEGRADED: " + now.health);
   }
-  lines->push_back(fmt::format("{} sessions, {} leases of {} blocks; {} blocks, {} being written",
-                               CountOr(now.sessions), CountOr(now.leases),
-                               CountOr(now.leased_blocks), CountOr(now.blocks),
-                               CountOr(now.reserved_blocks)));
+  const auto count = [](const Figure& figure, const char* thing) {
+    return figure ? FormatCount(*figure, thing) : fmt::format("- {}s", thing);
+  };
+  lines->push_back(fmt::format("{}, {} of {}; {}, {} being written", count(now.sessions, "session"),
+                               count(now.leases, "lease"), count(now.leased_blocks, "block"),
+                               count(now.blocks, "block"), CountOr(now.reserved_blocks)));
   lines->emplace_back();
 }
 
