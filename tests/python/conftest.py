@@ -28,7 +28,8 @@ class Daemon:
                                                   'segments_spare = 4\n'):
         self.socket = str(pathlib.Path(directory) / "t.sock")
         self.config = pathlib.Path(directory) / "t.toml"
-        self.config.write_text("[daemon]\n" + memory + more)
+        # Other tests have the machine's huge pages for moments: a daemon would begin with them.
+        self.config.write_text('[daemon]\nhugepages = "off"\n' + memory + more)
         self.log = pathlib.Path(directory) / "log"
         self.process = None
         self.start()
