@@ -139,7 +139,7 @@ void StartLog(const LogOptions& options) {
   LogState& state = State();
   TERRACE_CHECK(state.pool == nullptr, "the log starts once: other threads read what is set here");
   {
-    const BornAs born("terrace-log");
+    const BornAs born("terrace-log", Waking::kPatient);
     state.pool = std::make_shared<spdlog::details::thread_pool>(options.queue_lines_max, 1);
   }
   state.recent = std::make_shared<RecentLines>();

@@ -471,7 +471,8 @@ void Catalog::Start(Links links) {
   } else if (!state_->db->MarkProven().ok()) {
     state_->is_complete = false;
   }
-  state_->thread = StartThread("terrace-catalog", [state = state_.get()] { state->Run(); });
+  state_->thread = StartThread(
+      "terrace-catalog", [state = state_.get()] { state->Run(); }, Waking::kPatient);
 }
 
 void Catalog::OnEntryWritten(uint32_t slab, uint32_t slot) {

@@ -374,7 +374,7 @@ Status CatalogDb::TryOpen(const Options& options, std::unique_ptr<CatalogDb>* db
   state->options = options;
   try {
     rocksdb::DB* opened = nullptr;
-    const BornAs born("rocksdb");
+    const BornAs born("rocksdb", Waking::kPatient);
     const rocksdb::Status status =
         rocksdb::DB::Open(state->RocksOptions(), options.directory, &opened);
     state->db.reset(opened);

@@ -20,7 +20,8 @@ namespace terrace {
 namespace {
 
 std::unique_ptr<asio::thread_pool> NewThreads(uint32_t count) {
-  const BornAs born("terrace-offload");
+  // The store thread would be pushed aside in mid-turn by what it has just handed over.
+  const BornAs born("terrace-offload", Waking::kPatient);
   return std::make_unique<asio::thread_pool>(count);
 }
 

@@ -3,12 +3,33 @@
 #include <pthread.h>
 
 namespace terrace {
+namespace {
 
-BornAs::BornAs(const char* name) {
-  (void)pthread_getname_np(pthread_self(), own_.data(), own_.size());
-  (void)pthread_setname_np(pthread_self(), name);
+// Of the calling thread, and of those that it makes.
+bool SetPolicy(int policy) {
+  const sched_param none{};
+  return pthread_setschedparam(pthread_self(), policy, &none) == 0;
 }
 
-BornAs::~BornAs() { (void)pthread_setname_np(pthread_self(), own_.data()); }
+int Policy() {
+  int policy = SCHED_BATCH;
+  sched_param unused{};
+  (void)pthread_getschedparam(pthread_self(), &policy, &unused);
+  return policy;
+}
+
+}  // namespace
+
+BornAs::BornAs(const char* name, Waking waking) {
+  (void)pthread_getname_np(pthread_self(), own_.data(), own_.size());
+  (void)pthread_setname_np(pthread_self(), name);
+  // Another policy than the usual one is an operator's choice, for all threads.
+  is_patient_ = waking == Waking::kPatient && Policy() == SCHED_OTHER && SetPolicy(SCHED_BATCH);
+}
+
+BornAs::~BornAs() {
+  (void)pthread_setname_np(pthread_self(), own_.data());
+  if (is_patient_) (void)SetPolicy(SCHED_OTHER);
+}
 
 }  // namespace terrace

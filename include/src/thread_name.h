@@ -4,27 +4,35 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <thread>
 #include <utility>
 
 namespace terrace {
 
-// Threads that the calling one makes during this object's life have that name; it has its own again
-// afterwards.
+// What a thread does, when it wakes up, to who runs on that processor.
+enum class Waking : uint8_t {
+  kAsUsual,
+  kPatient,  // waits until that one waits or has had its time: SCHED_BATCH of sched(7)
+};
+
+// Threads that the calling one makes during this object's life have that name and way of waking; it
+// has its own again afterwards.
 class BornAs {
  public:
-  explicit BornAs(const char* name);
+  explicit BornAs(const char* name, Waking waking = Waking::kAsUsual);
   ~BornAs();
   BornAs(const BornAs&) = delete;
   BornAs& operator=(const BornAs&) = delete;
 
  private:
   std::array<char, 16> own_{};
+  bool is_patient_ = false;
 };
 
 template <typename Body>
-std::thread StartThread(const char* name, Body&& body) {
-  const BornAs born(name);
+std::thread StartThread(const char* name, Body&& body, Waking waking = Waking::kAsUsual) {
+  const BornAs born(name, waking);
   return std::thread(std::forward<Body>(body));
 }
 

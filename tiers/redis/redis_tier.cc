@@ -71,7 +71,9 @@ Result<std::unique_ptr<RedisTier>> RedisTier::Open(Options options, std::string*
                                 .unix_us = state->options.unix_us,
                                 .servers = state->servers.get()});
   state->work.emplace(asio::make_work_guard(state->loop));
-  state->thread = StartThread("terrace-redis", [raw = state.get()] { raw->Run(); });
+  // Whoever gives it work, or asks, goes on first.
+  state->thread = StartThread(
+      "terrace-redis", [raw = state.get()] { raw->Run(); }, Waking::kPatient);
   return std::unique_ptr<RedisTier>(new RedisTier(state));
 }
 
