@@ -20,10 +20,6 @@ constexpr std::array<std::string_view, protocol::kTierKindCount> kTierNames = {"
 constexpr uint64_t kDayMs = uint64_t{24} * 3600 * 1000;
 
 std::string BytesOr(std::optional<uint64_t> bytes) { return bytes ? FormatBytes(*bytes) : "-"; }
-std::string CountOr(std::optional<uint64_t> count) { return count ? FormatCount(*count) : "-"; }
-std::string CountOr(std::optional<uint64_t> count, std::string_view thing) {
-  return count ? FormatCount(*count, thing) : fmt::format("- {}s", thing);
-}
 
 std::optional<uint64_t> Product(std::optional<uint64_t> a, std::optional<uint64_t> b) {
   return a && b ? std::optional(*a * *b) : std::nullopt;

@@ -53,6 +53,12 @@ std::string FormatCount(uint64_t count, std::string_view thing) {
   return fmt::format("{} {}{}", FormatCount(count), thing, count == 1 ? "" : "s");
 }
 
+std::string CountOr(std::optional<uint64_t> count) { return count ? FormatCount(*count) : "-"; }
+
+std::string CountOr(std::optional<uint64_t> count, std::string_view thing) {
+  return count ? FormatCount(*count, thing) : fmt::format("- {}s", thing);
+}
+
 std::string FormatMilliseconds(uint64_t time_ms) {
   if (time_ms < 1000) return fmt::format("{} ms", time_ms);
   if (time_ms < 60'000) return fmt::format("{:.1f} s", static_cast<double>(time_ms / 100) / 10);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,6 +14,9 @@ std::string FormatBytes(uint64_t byte_count);  // "512 B", "1.5 KiB", "20.0 GiB"
 std::string FormatCount(uint64_t count);       // "1,234,567"
 // "1 block", "0 blocks", "1,234 blocks".
 std::string FormatCount(uint64_t count, std::string_view thing);
+// The same of what may be absent: then "-", "- blocks".
+std::string CountOr(std::optional<uint64_t> count);
+std::string CountOr(std::optional<uint64_t> count, std::string_view thing);
 std::string FormatMilliseconds(uint64_t time_ms);  // "850 ms", "12.3 s", "4 min 10 s", "3 h 2 min"
 // "87.3 %"; "-" of nothing.
 std::string FormatShare(uint64_t part_count, uint64_t whole_count);

@@ -16,7 +16,6 @@ namespace {
 using enum TextTable::Align;
 
 std::string BytesOr(Figure bytes) { return bytes ? FormatBytes(*bytes) : "-"; }
-std::string CountOr(Figure count) { return count ? FormatCount(*count) : "-"; }
 
 std::string RateOr(Rate rate) {
   if (!rate) return "-";
@@ -66,12 +65,10 @@ void AddHead(const Frame& frame, std::vector<std::string>* lines) {
   } else {
     lines->push_back("DEGRADED: " + now.health);
   }
-  const auto count = [](const Figure& figure, const char* thing) {
-    return figure ? FormatCount(*figure, thing) : fmt::format("- {}s", thing);
-  };
-  lines->push_back(fmt::format("{}, {} of {}; {}, {} being written", count(now.sessions, "session"),
-                               count(now.leases, "lease"), count(now.leased_blocks, "block"),
-                               count(now.blocks, "block"), CountOr(now.reserved_blocks)));
+  lines->push_back(fmt::format("{}, {} of {}; {}, {} being written",
+                               CountOr(now.sessions, "session"), CountOr(now.leases, "lease"),
+                               CountOr(now.leased_blocks, "block"), CountOr(now.blocks, "block"),
+                               CountOr(now.reserved_blocks)));
   lines->emplace_back();
 }
 
