@@ -8,14 +8,7 @@ namespace {
 // Of the calling thread, and of those that it makes.
 bool SetPolicy(int policy) {
   const sched_param none{};
-  return pthread_setschedparam(pthread_self(), policy, &none) == 0;
-}
-
-int Policy() {
-  int policy = SCHED_BATCH;
-  sched_param unused{};
-  (void)pthread_getschedparam(pthread_self(), &policy, &unused);
-  return policy;
+  return sched_setscheduler(0, policy, &none) == 0;
 }
 
 }  // namespace
@@ -24,7 +17,8 @@ BornAs::BornAs(const char* name, Waking waking) {
   (void)pthread_getname_np(pthread_self(), own_.data(), own_.size());
   (void)pthread_setname_np(pthread_self(), name);
   // Another policy than the usual one is an operator's choice, for all threads.
-  is_patient_ = waking == Waking::kPatient && Policy() == SCHED_OTHER && SetPolicy(SCHED_BATCH);
+  is_patient_ =
+      waking == Waking::kPatient && sched_getscheduler(0) == SCHED_OTHER && SetPolicy(SCHED_BATCH);
 }
 
 BornAs::~BornAs() {

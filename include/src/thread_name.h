@@ -1,6 +1,6 @@
-// Names of threads, as `top -H` shows them: 15 characters at most. A thread is born with the name
-// of the one that makes it. Only it can change that in a daemon that has given up /proc, where
-// pthread_setname_np(3) writes the names of others.
+// Names of threads, as `top -H` shows them: 15 characters at most; and how threads wake up. One is
+// born with the name of the one that makes it. Only it can change that in a daemon that has given
+// up /proc, where pthread_setname_np(3) writes the names of others.
 #pragma once
 
 #include <array>
