@@ -1,7 +1,6 @@
 #include "daemon/arenas/domain_arena.h"
 
 #include <algorithm>
-#include <asio/post.hpp>
 #include <cstring>
 #include <span>
 #include <utility>
@@ -40,13 +39,13 @@ void LostPagesLog::Tell() {
         "machine's memory is broken; their blocks are misses"}});
 }
 
-DomainArena::DomainArena(const Options& options, asio::io_context& store_loop, Events events)
-    : options_(options), store_loop_(store_loop), events_(std::move(events)) {}
+DomainArena::DomainArena(const Options& options, Post post, Events events)
+    : options_(options), post_(std::move(post)), events_(std::move(events)) {}
 
 std::function<void(uint32_t, Status)> DomainArena::Posted(
     const std::function<void(uint32_t, Status)>& event) const {
   return [this, &event](uint32_t segment, Status status) {
-    asio::post(store_loop_, [&event, segment, status] { event(segment, status); });
+    post_([&event, segment, status] { event(segment, status); });
   };
 }
 
@@ -80,7 +79,7 @@ Arena::Options DomainArena::MakeOptions() {
   options.backing = ChoiceOf(options_.hugepages);
   options.identity = KeyedHash64(options_.secret, std::as_bytes(std::span(options_.domain_name)));
   options.on_populated = [this](uint32_t segment, Status status) {
-    asio::post(store_loop_, [this, segment, status] { OnPopulated(segment, status); });
+    post_([this, segment, status] { OnPopulated(segment, status); });
   };
   options.on_punched = Posted(events_.on_punched);
   return options;

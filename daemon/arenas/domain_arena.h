@@ -4,7 +4,6 @@
 // THREADING: store thread.
 #pragma once
 
-#include <asio/io_context.hpp>
 #include <functional>
 #include <memory>
 #include <string>
@@ -42,7 +41,9 @@ class DomainArena : public ArenaMemory {
     std::function<void(uint32_t segment, Status status)> on_populated;
     std::function<void(uint32_t segment, Status status)> on_punched;
   };
-  DomainArena(const Options& options, asio::io_context& store_loop, Events events);
+  // Runs its argument on the store thread, later. Called on the arena's thread.
+  using Post = std::function<void(std::function<void()>)>;
+  DomainArena(const Options& options, Post post, Events events);
 
   // Makes the memory; nothing is populated yet. Huge pages for `segments_free_min` must be free,
   // for this domain and others; the first segment's are claimed then. Blocks. Not kOk: `*why` says
@@ -92,7 +93,7 @@ class DomainArena : public ArenaMemory {
   void Register(uint32_t segment);
 
   const Options options_;
-  asio::io_context& store_loop_;
+  const Post post_;
   const Events events_;
   std::vector<Disk*> disks_;
   std::string shortage_;

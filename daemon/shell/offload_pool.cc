@@ -2,10 +2,7 @@
 
 #include <sys/mman.h>
 
-#include <asio/io_context.hpp>
 #include <asio/post.hpp>
-#include <asio/thread_pool.hpp>
-#include <memory>
 #include <utility>
 
 #include "src/thread_name.h"
@@ -17,21 +14,23 @@
 #endif
 
 namespace terrace {
-namespace {
 
-std::unique_ptr<asio::thread_pool> NewThreads(uint32_t count) {
-  // The store thread would be pushed aside in mid-turn by what it has just handed over.
-  const BornAs born("terrace-offload", Waking::kPatient);
-  return std::make_unique<asio::thread_pool>(count);
-}
-
-}  // namespace
-
-OffloadPool::OffloadPool(const Options& options, asio::io_context& store_loop, DoneCallback done)
+OffloadPool::OffloadPool(const Options& options, Post post, DoneCallback done)
     : options_(options),
-      store_loop_(store_loop),
+      post_(std::move(post)),
       done_(std::move(done)),
-      threads_(NewThreads(options.threads)) {}
+      work_(asio::make_work_guard(queue_)) {
+  try {
+    for (uint32_t i = 0; i < options.threads; ++i) {
+      // The store thread would be pushed aside in mid-turn by what it has just handed over.
+      threads_.push_back(StartThread(
+          "terrace-offload", [this] { queue_.run(); }, Waking::kPatient));
+    }
+  } catch (...) {  // there are no more threads to be had
+    Stop();
+    throw;
+  }
+}
 
 OffloadPool::~OffloadPool() { Stop(); }
 
@@ -42,13 +41,13 @@ Status OffloadPool::Submit(ChecksumJob job) {
   }
   ++jobs_in_flight_;
   ++jobs_taken_;
-  asio::post(*threads_, [this, job = std::move(job)] {
+  asio::post(queue_, [this, job = std::move(job)] {
     std::vector<Checksum> roots;
     roots.reserve(job.parts.size());
     for (const ChecksumJob::Part& part : job.parts) {
       roots.push_back(ChecksumPart(part.bytes, part.seed));
     }
-    asio::post(store_loop_, [this, id = job.id, roots = std::move(roots)] {
+    post_([this, id = job.id, roots = std::move(roots)] {
       TERRACE_CHECK(jobs_in_flight_ > 0, "a job comes back once: below 0 no queue is ever full");
       --jobs_in_flight_;
       done_(id, roots);
@@ -58,12 +57,13 @@ Status OffloadPool::Submit(ChecksumJob job) {
 }
 
 void OffloadPool::Populate(std::span<std::byte> memory) {
-  asio::post(*threads_, [memory] { madvise(memory.data(), memory.size(), MADV_POPULATE_WRITE); });
+  asio::post(queue_, [memory] { madvise(memory.data(), memory.size(), MADV_POPULATE_WRITE); });
 }
 
 void OffloadPool::Stop() {
-  threads_->stop();
-  threads_->join();
+  queue_.stop();
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
 }
 
 }  // namespace terrace

@@ -5,29 +5,27 @@
 // OWNERSHIP: the bytes of a job stay until its results are back. Stop before the arena goes.
 #pragma once
 
+#include <asio/executor_work_guard.hpp>
+#include <asio/io_context.hpp>
 #include <cstdint>
 #include <functional>
-#include <memory>
+#include <thread>
 #include <vector>
 
 #include "daemon/block/seams.h"
-
-namespace asio {
-class io_context;
-class thread_pool;
-}  // namespace asio
 
 namespace terrace {
 
 class OffloadPool : public Offload {
  public:
+  // Runs its argument on the store thread, later. Called on any thread.
+  using Post = std::function<void(std::function<void()>)>;
   using DoneCallback = std::function<void(OffloadId id, std::span<const Checksum> roots)>;
   struct Options {
     uint32_t threads = 2;
     uint32_t jobs_max = 4096;
   };
-  // `done` is called on the thread that runs `store_loop`.
-  OffloadPool(const Options& options, asio::io_context& store_loop, DoneCallback done);
+  OffloadPool(const Options& options, Post post, DoneCallback done);
   ~OffloadPool() override;
 
   Status Submit(ChecksumJob job) override;
@@ -41,13 +39,15 @@ class OffloadPool : public Offload {
 
  private:
   const Options options_;
-  asio::io_context& store_loop_;
+  const Post post_;
   const DoneCallback done_;
   // Store thread.
   uint32_t jobs_in_flight_ = 0;
   uint64_t jobs_taken_ = 0;
   uint64_t jobs_refused_ = 0;
-  std::unique_ptr<asio::thread_pool> threads_;
+  asio::io_context queue_;
+  asio::executor_work_guard<asio::io_context::executor_type> work_;
+  std::vector<std::thread> threads_;
 };
 
 }  // namespace terrace

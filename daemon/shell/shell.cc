@@ -52,6 +52,7 @@
 #include "daemon/telemetry/turn_meter.h"
 #include "terrace/check.h"
 #include "terrace/domain_secret.h"
+#include "tiers/loop_inbox.h"
 
 namespace terrace {
 namespace {
@@ -75,7 +76,7 @@ struct Shell::State {
   Status CreateArenas(std::string* why);
   Status OpenNvme(std::string* why);
   Status OpenKvEvents(std::string* why);
-  std::function<void(std::function<void()>)> PostTurns(const char* name);
+  LoopInbox::Poster PostTurns(const char* name);  // each of what other threads leave is a turn
   void OpenTransport();
   void BuildCore();
   void RestoreNvme();
@@ -110,6 +111,7 @@ struct Shell::State {
   ConfigSource config_source;  // until Administration has it
   // Threads and memory, in the order they come and, reversed, go.
   asio::io_context loop{1};
+  std::shared_ptr<LoopInbox> inbox = LoopInbox::Open(loop);
   SystemClock clock;
   SystemRandom random;
   ProcessMetrics metrics;
@@ -161,6 +163,7 @@ Shell::Shell(DaemonConfig config, ConfigSource source)
 Shell::~Shell() {  // other threads stop before what they touch goes
   (void)StopRedis(state_->redis);
   if (state_->offload != nullptr) state_->offload->Stop();
+  state_->inbox->Close();
 }
 
 Status Shell::Start(std::string* why) {
@@ -304,7 +307,7 @@ Status Shell::State::CreateArenas(std::string* why) {
                                          }};
     DomainArena::Options options = ArenaOptionsOf(config, i);
     options.secret = secrets[i];
-    arenas.push_back(std::make_unique<DomainArena>(options, loop, events));
+    arenas.push_back(std::make_unique<DomainArena>(options, inbox->poster(), events));
     all.push_back(arenas.back().get());
   }
   TERRACE_RETURN_IF_ERROR(inheritance->Furnish(all, why));
@@ -315,10 +318,9 @@ Status Shell::State::CreateArenas(std::string* why) {
   return Status::Ok();
 }
 
-// What other threads leave to the store thread: each call a turn.
-std::function<void(std::function<void()>)> Shell::State::PostTurns(const char* name) {
-  return [this, name](std::function<void()> work) {
-    asio::post(loop, [this, name, work = std::move(work)] {
+LoopInbox::Poster Shell::State::PostTurns(const char* name) {
+  return [this, name, post = inbox->poster()](std::function<void()> work) {
+    post([this, name, work = std::move(work)] {
       Turn(name, [&] {
         work();
         sessions->Flush();
@@ -474,7 +476,7 @@ void Shell::State::BuildCore() {
       [this](uint32_t domain_index) { return figures->StatsOf(domain_index); });
   offload = std::make_unique<OffloadPool>(
       OffloadPool::Options{.threads = config.offload_threads, .jobs_max = config.offload_jobs_max},
-      loop, [this](OffloadId id, std::span<const Checksum> roots) {
+      inbox->poster(), [this](OffloadId id, std::span<const Checksum> roots) {
         Turn("checksums", [&] {
           store->events().OnChecksumsDone(id, roots);
           sessions->Flush();
@@ -497,14 +499,17 @@ void Shell::State::BuildCore() {
   administration->Serve({*store, *sessions, nvme, *quotas});
   if (nvme.empty()) return;
   checks = std::make_unique<DomainChecks>(
-      nvme, store->checks(), clock, [this](std::function<void()> work) {
-        asio::post(loop, [this, work = std::move(work)] { Turn("fsck", work); });
+      nvme, store->checks(), clock, [this, post = inbox->poster()](std::function<void()> work) {
+        post([this, work = std::move(work)] { Turn("fsck", work); });
       });
   sessions->SetFsck(checks->Hooks());
 }
 
 void Shell::State::BeginAccepting() {
   refused_peers = std::make_unique<RefusedPeers>(loop, metrics.boot_id);
+  if (::geteuid() == kOverflowUid) {
+    Log(LogLevel::kWarn, "clients of this daemon's own user are refused", {{"uid", kOverflowUid}});
+  }
   for (uint32_t i = 0; i < config.domains.size(); ++i) {
     const DomainConfig& domain = config.domains[i];
     acceptors.push_back(std::make_unique<Acceptor>(

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <asio/io_context.hpp>
+#include <asio/post.hpp>
 #include <cstdlib>
 #include <iterator>
 #include <map>
@@ -216,7 +217,7 @@ struct Daemon {
                .segments_max = 2,
                .segments_expected = 1,
                .hugepages = HugePages::kOff},
-              loop,
+              [this](std::function<void()> work) { asio::post(loop, std::move(work)); },
               {.on_populated = [](uint32_t, Status) {}, .on_punched = [](uint32_t, Status) {}}),
         inheritance(loop, std::make_unique<InHands>(hands),
                     [this](uint32_t domain, SessionId session) {

@@ -6,17 +6,14 @@ namespace terrace {
 
 void DiskMailbox::Put(std::span<const DiskCompletion> completions) {
   if (completions.empty()) return;
-  std::lock_guard lock(mutex_);
-  if (post_ == nullptr) return;
-  if (waiting_.empty()) post_([box = shared_from_this()] { box->Open(); });
-  waiting_.insert(waiting_.end(), completions.begin(), completions.end());
+  if (!waiting_.Put(Batch(completions.begin(), completions.end()))) return;
+  post_([box = shared_from_this()] { box->Open(); });
 }
 
 void DiskMailbox::Open() {
-  {
-    std::lock_guard lock(mutex_);
-    std::swap(opened_, waiting_);
-  }
+  waiting_.TakeAll(&taken_);
+  for (const Batch& batch : taken_) opened_.insert(opened_.end(), batch.begin(), batch.end());
+  taken_.clear();
   if (deliver_) deliver_(opened_);
   opened_.clear();
 }
@@ -24,8 +21,7 @@ void DiskMailbox::Open() {
 // What was posted keeps this alive until it runs, if it ever does.
 void DiskMailbox::Close() {
   deliver_ = nullptr;
-  std::lock_guard lock(mutex_);
-  post_ = nullptr;
+  waiting_.Close();
 }
 
 }  // namespace terrace

@@ -9,10 +9,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
+#include "src/mpsc_queue.h"
 #include "terrace/status.h"
 
 namespace terrace {
@@ -30,7 +30,7 @@ class DiskMailbox : public std::enable_shared_from_this<DiskMailbox> {
   // Runs its argument on the store thread, later, never inside this call. Called on any thread.
   using Post = std::function<void(std::function<void()>)>;
   using Deliver = std::function<void(std::span<const DiskCompletion>)>;
-  DiskMailbox(Post post, Deliver deliver) : deliver_(std::move(deliver)), post_(std::move(post)) {}
+  DiskMailbox(Post post, Deliver deliver) : post_(std::move(post)), deliver_(std::move(deliver)) {}
 
   void Put(std::span<const DiskCompletion> completions);
   void Put(const DiskCompletion& completion) { Put(std::span(&completion, 1)); }
@@ -39,11 +39,14 @@ class DiskMailbox : public std::enable_shared_from_this<DiskMailbox> {
  private:
   void Open();
 
-  Deliver deliver_;                     // store thread
-  std::vector<DiskCompletion> opened_;  // store thread: keeps its capacity between turns
-  std::mutex mutex_;
-  Post post_;  // none: closed
-  std::vector<DiskCompletion> waiting_;
+  using Batch = std::vector<DiskCompletion>;
+
+  const Post post_;
+  MpscQueue<Batch> waiting_;
+  // Store thread.
+  Deliver deliver_;  // none: closed
+  std::vector<Batch> taken_;
+  Batch opened_;  // they keep their capacity between turns
 };
 
 }  // namespace terrace

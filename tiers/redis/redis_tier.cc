@@ -70,7 +70,6 @@ Result<std::unique_ptr<RedisTier>> RedisTier::Open(Options options, std::string*
                                 .ttl_ms = state->options.ttl_ms,
                                 .unix_us = state->options.unix_us,
                                 .servers = state->servers.get()});
-  state->work.emplace(asio::make_work_guard(state->loop));
   // Whoever gives it work, or asks, goes on first.
   state->thread = StartThread(
       "terrace-redis", [raw = state.get()] { raw->Run(); }, Waking::kPatient);
@@ -326,13 +325,9 @@ void RedisTier::BeginStop() {
   if (state_->is_stopped) return;
   state_->KeepChanges();
   state_->is_stopped = true;
-  {
-    std::lock_guard lock(state_->mutex);
-    state_->is_open = false;
-  }
   state_->Give([state = state_.get()] {
     state->servers->Close(Status(StatusCode::kGone, "the Redis tier ends"));
-    state->work.reset();
+    state->inbox->Close();
     std::lock_guard lock(state->mutex);
     state->end = RedisEnd::kResolverHangs;  // nothing else is waited for any more
   });

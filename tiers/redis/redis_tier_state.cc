@@ -86,35 +86,11 @@ Status RedisTier::State::Admit(Operation operation, uint64_t* id) {
   return Status::Ok();
 }
 
-void RedisTier::State::Give(std::function<void()> one) {
-  bool is_first = false;
-  {
-    std::lock_guard lock(mutex);
-    is_first = inbox.empty();
-    inbox.push_back(std::move(one));
-  }
-  if (!is_first) return;
-  asio::post(loop, [this] {
-    {
-      std::lock_guard lock(mutex);
-      begun.swap(inbox);
-    }
-    for (const std::function<void()>& begin : begun) begin();
-    begun.clear();
-  });
-}
-
-void RedisTier::State::TakeAnswers() {
-  {
-    std::lock_guard lock(mutex);
-    if (!is_open) return;
-    opened.swap(outbox);
-  }
-  for (Answer& answer : opened) {
-    if (is_stopped) break;  // from inside an answer
+void RedisTier::State::TakeAnswers(std::vector<Answer>& answers) {
+  for (Answer& answer : answers) {
+    if (is_stopped) return;  // maybe from inside an answer
     Deliver(answer);
   }
-  opened.clear();
 }
 
 void RedisTier::State::Deliver(Answer& answer) {
@@ -504,19 +480,12 @@ void RedisTier::State::Put(Answer answer) {
   finished.push_back(std::move(answer));
 }
 
-// What one turn of the loop has finished wakes the store thread once.
+// What one turn of the loop has finished is one turn of the store thread.
 void RedisTier::State::HandOver() {
   PublishStats();
-  bool is_first = false;
-  {
-    std::lock_guard lock(mutex);
-    if (is_open) {
-      is_first = outbox.empty();
-      std::ranges::move(finished, std::back_inserter(outbox));
-    }
-  }
-  finished.clear();
-  if (is_first) options.post([self = shared_from_this()] { self->TakeAnswers(); });
+  options.post([self = shared_from_this(), answers = std::exchange(finished, {})]() mutable {
+    self->TakeAnswers(answers);
+  });
 }
 
 void RedisTier::State::PublishStats() {

@@ -1,8 +1,7 @@
-// What a RedisTier is made of: what the store thread knows, what the Redis thread runs, and the two
-// boxes between them.
+// What a RedisTier is made of: what the store thread knows, what the Redis thread runs, and what
+// they leave to each other. What the store thread does a request for takes no lock.
 #pragma once
 
-#include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>
 #include <atomic>
 #include <condition_variable>
@@ -15,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "tiers/loop_inbox.h"
 #include "tiers/redis/fetch_speed.h"
 #include "tiers/redis/owed_erasures.h"
 #include "tiers/redis/redis_absence.h"
@@ -39,7 +39,7 @@ struct RedisTierAnswer {
   std::optional<uint64_t> names_generation;  // of a fetch, store or probe: in its names
 };
 
-// What both threads see. Whoever puts the first thing into an empty box wakes the other side.
+// What both threads see.
 struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
   using Answer = RedisTierAnswer;
   struct Operation {
@@ -68,7 +68,7 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
 
   // ---- store thread ----
   Status Admit(Operation operation, uint64_t* id);
-  void Give(std::function<void()> work);
+  void Give(std::function<void()> work) { inbox->Post(std::move(work)); }
   // ---- generations ----
   Known& KnownOf(const GroupId& group);
   // kUnsupported: the group is not to be used now. Else whether the server is to be asked first,
@@ -99,7 +99,7 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
 
  private:
   // ---- store thread ----
-  void TakeAnswers();
+  void TakeAnswers(std::vector<Answer>& answers);
   void Deliver(Answer& answer);
   void SetOwed(Known* one, bool is_owed) {
     owed_count += is_owed ? 1 : 0;
@@ -135,7 +135,6 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
   FetchSpeed speed;
   RedisAbsence absence;
   bool is_stopped = false;
-  std::vector<Answer> opened;                // keeps its capacity
   std::unordered_map<GroupId, Known> known;  // walked only where the order does not matter
   uint64_t keep_revision = 0, kept_revision = 0;
   uint64_t owed_count = 0;  // of known
@@ -148,21 +147,17 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
 
   // ---- Redis thread ----
   asio::io_context loop{1};
-  std::optional<asio::executor_work_guard<asio::io_context::executor_type>> work;
+  const std::shared_ptr<LoopInbox> inbox = LoopInbox::Open(loop);  // of the store thread
   std::unique_ptr<RedisTls> tls;
   std::unique_ptr<RedisServers> servers;
   std::unique_ptr<RedisBlocks> blocks;
   std::unique_ptr<RedisGenerations> generations;
-  std::vector<std::function<void()>> begun;  // keeps its capacity
-  std::vector<Answer> finished;              // in this turn of the loop
+  std::vector<Answer> finished;  // in this turn of the loop
 
   // ---- both ----
   std::atomic<bool> is_ready{false};
   std::atomic<uint64_t> fetches_locked{0};
   std::mutex mutex;  // of what follows
-  std::vector<std::function<void()>> inbox;
-  std::vector<Answer> outbox;
-  bool is_open = true;  // answers are still wanted
   SharedTierStats shared_stats;
   RedisEnd end = RedisEnd::kFileHangs;  // what it would be if it were waited for no longer
   std::condition_variable has_ended;

@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <asio/executor_work_guard.hpp>
+#include <asio/io_context.hpp>
+#include <asio/post.hpp>
+#include <functional>
 #include <optional>
 
 #include "huge_pages.h"
@@ -12,6 +16,10 @@ namespace {
 
 using testing::HasSubstr;
 
+DomainArena::Post PostTo(asio::io_context& loop) {
+  return [&loop](std::function<void()> work) { asio::post(loop, std::move(work)); };
+}
+
 TEST(DomainArena, SaysOfWhichPagesItIs) {
   asio::io_context loop;
   DomainArena arena(
@@ -19,7 +27,8 @@ TEST(DomainArena, SaysOfWhichPagesItIs) {
        .segment_bytes = kSegmentBytesMin,
        .segments_max = 4,
        .hugepages = HugePages::kOff},
-      loop, {.on_populated = [](uint32_t, Status) {}, .on_punched = [](uint32_t, Status) {}});
+      PostTo(loop),
+      {.on_populated = [](uint32_t, Status) {}, .on_punched = [](uint32_t, Status) {}});
   std::string why;
   ASSERT_TRUE(arena.Create(0, &why).ok()) << why;
   EXPECT_EQ(arena.PageBytes(), 4 * kKiB);
@@ -36,7 +45,7 @@ TEST(DomainArena, SaysWhatItLacksUntilItGrowsAgain) {
                      .segments_max = 4,
                      .segments_expected = 4,
                      .hugepages = HugePages::kAuto},
-                    loop,
+                    PostTo(loop),
                     {.on_populated = [&](uint32_t, Status status) { last = status; },
                      .on_punched = [](uint32_t, Status) {}});
   std::string why;

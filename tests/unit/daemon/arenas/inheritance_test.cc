@@ -9,6 +9,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <asio/executor_work_guard.hpp>
+#include <asio/io_context.hpp>
+#include <asio/post.hpp>
 #include <functional>
 #include <map>
 #include <memory>
@@ -76,7 +79,7 @@ struct Daemon {
                .segments_max = segments,
                .segments_expected = 1,
                .hugepages = HugePages::kOff},
-              loop,
+              [this](std::function<void()> work) { asio::post(loop, std::move(work)); },
               {.on_populated = [](uint32_t, Status) {}, .on_punched = [](uint32_t, Status) {}}),
         inheritance(loop, std::make_unique<InHands>(hands),
                     [this](uint32_t, SessionId session) { ended.push_back(session); }) {
@@ -282,7 +285,7 @@ struct HugeDomains {
                                .segments_max = kHugePagesMax,
                                .segments_expected = segments_expected,
                                .hugepages = hugepages},
-          loop,
+          [this](std::function<void()> work) { asio::post(loop, std::move(work)); },
           DomainArena::Events{
               .on_populated = [this](uint32_t, Status status) { populated = status; },
               .on_punched = [](uint32_t, Status) {}}));
