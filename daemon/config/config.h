@@ -89,6 +89,13 @@ struct DomainConfig {
   uint64_t redis_max_bytes = 0;         // 0 before ResolveConfig: redis.capacity_bytes
   uint32_t borrow_priority = 50;        // of borrowers the lower gives back first
   uint32_t ttl_default_s = 0;           // of blocks stored without one; 0: none
+
+  bool admits_everybody() const { return !allow_uids && !allow_gids; }
+  bool admits_nobody() const {
+    const bool no_uid = !allow_uids || allow_uids->empty();
+    const bool no_gid = !allow_gids || allow_gids->empty();
+    return !admits_everybody() && no_uid && no_gid;
+  }
 };
 
 // The NVMe tier; off while no path is named.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "daemon/log/json_text.h"
+#include "daemon/log/log.h"
 #include "daemon/socket/domain.h"
 #include "src/thread_name.h"
 
@@ -84,6 +85,20 @@ json Changes(const DaemonConfig& from, const DaemonConfig& to) {
     rows.push_back({{"key", entry.key}, {"from", value}, {"to", entry.value}});
   }
   return rows;
+}
+
+// What somebody who changed `from`, or wrote a first file, may not have meant. The same is logged.
+json NotesOn(const DaemonConfig* from, const DaemonConfig& to) {
+  json notes = json::array();
+  for (size_t i = 0; i < to.domains.size(); ++i) {
+    const DomainConfig& domain = to.domains[i];
+    if (!domain.admits_nobody() || (from != nullptr && from->domains[i].admits_nobody())) continue;
+    const std::string note = "domain " + domain.name +
+                             " admits nobody: no uid is in allow_uids, and no gid in allow_gids";
+    Log(LogLevel::kWarn, "configuration", {{"note", note}});
+    notes.push_back(note);
+  }
+  return notes;
 }
 
 // What a restart would change, with the value that each key has and would have: `now` and `then`
@@ -302,6 +317,7 @@ LiveConfig::LiveConfig(ConfigSource source, DaemonConfig& config, Hooks hooks)
     plain.domains.emplace_back().name = domain.name;
   }
   defaults_ = ValuesOf(plain);
+  (void)NotesOn(nullptr, config_);
 }
 
 void LiveConfig::TakeLines(const DaemonConfig& file) {
@@ -408,7 +424,8 @@ Error LiveConfig::Set(const std::string& text, std::string* document) {
             refused.sentence() + (changes.size() > 1 ? ". None of these keys has changed" : "")};
   }
   set_keys_.merge(keys);
-  *document = JsonText({{"changed", Changes(before, config_)}});
+  *document =
+      JsonText({{"changed", Changes(before, config_)}, {"notes", NotesOn(&before, config_)}});
   return {};
 }
 
@@ -543,7 +560,8 @@ Error LiveConfig::Reload(const ConfigSource& source, const DaemonConfig& next,
   for (const json& row : needs_restart) kept_keys_.insert(row["key"]);
   *document = JsonText({{"file", source_.path},
                         {"changed", Changes(before, config_)},
-                        {"needs_restart", std::move(needs_restart)}});
+                        {"needs_restart", std::move(needs_restart)},
+                        {"notes", NotesOn(&before, config_)}});
   return {};
 }
 

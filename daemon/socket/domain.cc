@@ -84,8 +84,8 @@ Status AuthorisePeer(const DomainConfig& config, const PeerCredentials& peer, st
            "the daemon can see its uid, and not as that user";
     return refused;
   }
-  const bool is_open = !config.allow_uids.has_value() && !config.allow_gids.has_value();
-  if (is_open || Contains(config.allow_uids, peer.uid) || Contains(config.allow_gids, peer.gid)) {
+  if (config.admits_everybody() || Contains(config.allow_uids, peer.uid) ||
+      Contains(config.allow_gids, peer.gid)) {
     return Status::Ok();
   }
   *why = "domain " + config.name + ": uid " + std::to_string(peer.uid) + " with gid " +

@@ -38,6 +38,17 @@ TEST(DoctorConfig, WhatWasReadIsInOrderAndWhatWasRefusedIsAProblem) {
   EXPECT_EQ(CheckConfig(subject).found, "daemon.dram_bytes is 0");
 }
 
+TEST(DoctorConfig, ADomainThatNobodyMayUseIsAWarning) {
+  const FakeHost host;
+  Subject subject = host.Make();
+  DomainConfig& domain = subject.config.domains[0];
+  domain.allow_gids.emplace();
+  EXPECT_EQ(CheckConfig(subject).level, kWarning);
+  EXPECT_THAT(CheckConfig(subject).found, HasSubstr("domain " + domain.name + " admits nobody"));
+  domain.allow_uids = {1000};
+  EXPECT_EQ(CheckConfig(subject).level, kOk);
+}
+
 TEST(DoctorConfig, ASecretIsTheDaemonsAndNobodyElsesToRead) {
   FakeHost host;
   const Subject subject = host.Make();

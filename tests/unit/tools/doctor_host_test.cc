@@ -165,8 +165,22 @@ TEST(DoctorMemory, HugePagesAreAsTheConfigurationWantsThem) {
   host.Write(pool + "resv_hugepages", "1\n");  // promised to another
   EXPECT_EQ(CheckHugePages(subject).level, kProblem);
   EXPECT_THAT(CheckHugePages(subject).remedy, HasSubstr("vm.nr_hugepages=5001"));
+  host.Write(pool + "nr_overcommit_hugepages", "3\n");
+  EXPECT_EQ(CheckHugePages(subject).level, kOk);
+  EXPECT_THAT(CheckHugePages(subject).found, HasSubstr("4,095 free, 3 more on demand, 4,096"));
+  host.Write(pool + "surplus_hugepages", "3\n");  // there are so many beyond the pool already
+  EXPECT_EQ(CheckHugePages(subject).level, kProblem);
   subject.config.hugepages = HugePages::kOff;
   EXPECT_EQ(CheckHugePages(subject).level, kOk);
+}
+
+TEST(DoctorMemory, HowManyHugePagesAConfigurationWantsThatCannotBeResolvedIsUnknown) {
+  FakeHost host;
+  host.Write("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "always advise [never]\n");
+  Subject subject = host.Make();
+  subject.config = {};
+  EXPECT_EQ(CheckHugePages(subject).level, kOk);
+  EXPECT_THAT(CheckHugePages(subject).found, HasSubstr("an unknown number wanted"));
 }
 
 // Others have 500 of the pool, too: what is not free need not be the daemon's.

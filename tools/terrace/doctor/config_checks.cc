@@ -156,6 +156,13 @@ Finding CheckConfig(const Subject& subject) {
           "{}: {} domain{}, {} drive{}, {}", subject.config_path, subject.config.domains.size(),
           subject.config.domains.size() == 1 ? "" : "s", drives, drives == 1 ? "" : "s",
           subject.config.redis.is_on() ? "Redis" : "no Redis");
+      for (const DomainConfig& domain : subject.config.domains) {
+        if (!domain.admits_nobody()) continue;
+        finding.level = FindingLevel::kWarning;
+        finding.found += fmt::format("; domain {} admits nobody", domain.name);
+        finding.meaning = "Engines of every user go on without the cache.";
+        finding.remedy = "name somebody in its allow_uids or allow_gids, or set neither";
+      }
       if (!subject.is_config_daemons) return finding;
       int unused_error = 0;
       const auto file = subject.calls.Stat(subject.config_path, &unused_error);

@@ -105,10 +105,18 @@ Finding CheckHugePages(const Subject& subject) {
   // What a daemon that runs has of them, its successor takes over, or finds free.
   const uint64_t own = subject.huge_page_bytes.value_or(0) / kArenaHugePageBytes;
   const uint64_t unclaimed = free - std::min(free, reserved);
+  // Beyond the pool, as long as memory is not in too small pieces.
+  const uint64_t surplus_max =
+      subject.files.ReadNumber(pool + "nr_overcommit_hugepages").value_or(0);
+  const uint64_t surplus = subject.files.ReadNumber(pool + "surplus_hugepages").value_or(0);
+  const uint64_t on_demand = surplus_max - std::min(surplus_max, surplus);
   finding.found = fmt::format(
-      "{} of 2 MiB in the pool, {} free, {}{} wanted; transparent ones of shared memory: {}",
-      FormatCount(all), FormatCount(unclaimed), own > 0 ? FormatCount(own) + " the daemon's, " : "",
-      FormatCount(wanted), shmem.empty() ? "unknown" : shmem);
+      "{} of 2 MiB in the pool, {} free, {}{}{} wanted; transparent ones of shared memory: {}",
+      FormatCount(all), FormatCount(unclaimed),
+      on_demand > 0 ? FormatCount(on_demand) + " more on demand, " : "",
+      own > 0 ? FormatCount(own) + " the daemon's, " : "",
+      wanted > 0 ? FormatCount(wanted) : "an unknown number", shmem.empty() ? "unknown" : shmem);
+  if (wanted == 0) return finding;  // there is no configuration to tell
   const HugePages choice = subject.config.hugepages;
   if (choice == HugePages::kOff) {
     finding.found += "; hugepages is \"off\"";
@@ -123,7 +131,7 @@ Finding CheckHugePages(const Subject& subject) {
       subject.has_small_pages && !is_transparent
           ? "[daemon] hugepages = \"on\" and a restart, which begins cold"
           : "";
-  if (usable >= wanted) {
+  if (usable + on_demand >= wanted) {
     if (cold_start.empty()) return finding;
     finding.level = FindingLevel::kNote;
     finding.meaning = "Memory is of 4 KiB pages from before, and a restart takes it over as it is.";

@@ -54,6 +54,15 @@ std::string ShowTlsFiles(const json& rows) {
   return text;
 }
 
+// A daemon of before gives none.
+std::string ShowNotes(const json& document) {
+  std::string text;
+  for (const json& note : document.value("notes", json::array())) {
+    text += fmt::format("note: {}\n", Shown(note));
+  }
+  return text;
+}
+
 // How a value is changed: in a table's word, and as a sentence.
 struct Way {
   std::string_view word, sentence;
@@ -148,9 +157,10 @@ class ConfigSetVerb : public ConfigVerb {
   ExitCode Run() override {
     return Tell(AskConfigSet(address_, changes_), [](const json& document) {
       const json& rows = document["changed"];
-      return rows.empty()
-                 ? "it was so already\n"
-                 : "changed, until the next reload or restart:\n" + ShowChanges(rows, "from", "to");
+      return (rows.empty() ? "it was so already\n"
+                           : "changed, until the next reload or restart:\n" +
+                                 ShowChanges(rows, "from", "to")) +
+             ShowNotes(document);
     });
   }
 
@@ -180,7 +190,7 @@ class ConfigReloadVerb : public ConfigVerb {
         text += "needs a restart (systemctl restart terraced):\n" +
                 ShowChanges(waiting, "running", "file");
       }
-      return text;
+      return text + ShowNotes(document);
     });
   }
 };

@@ -113,6 +113,26 @@ TEST_F(LiveConfigTest, SeveralKeysAreSetAtOnceOrNoneIs) {
   EXPECT_EQ(applied_count_, 2);
 }
 
+// Once: what is so already has been said.
+TEST_F(LiveConfigTest, AChangeThatShutsEverybodyOutSaysSo) {
+  const std::string a = "[[domain]]\nname = \"a\"\nsocket = \"/a\"\n",
+                    b = "[[domain]]\nname = \"b\"\nsocket = \"/b\"\n", nobody = "allow_uids = []\n";
+  Start(a + b + nobody);
+  const auto notes_on = [this](const std::string& change) {
+    const auto set = Ask(ConfigAction::kSet, change);
+    EXPECT_TRUE(set) << why_;
+    return set ? (*set)["notes"] : json();
+  };
+  EXPECT_EQ(notes_on("domain.a.allow_gids=[]"),
+            json({"domain a admits nobody: no uid is in allow_uids, and no gid in allow_gids"}));
+  EXPECT_EQ(notes_on("daemon.log_level=debug"), json::array());
+  EXPECT_EQ(notes_on("domain.a.allow_uids=[7]"), json::array());
+  Write(a + nobody + b);
+  const auto reloaded = Ask(ConfigAction::kReload);
+  ASSERT_TRUE(reloaded) << why_;
+  EXPECT_EQ((*reloaded)["notes"].size(), 1u);
+}
+
 TEST_F(LiveConfigTest, AReloadTakesLiveKeysAndNamesTheOthers) {
   Start("[daemon]\nlog_level = \"info\"\n");
   Write("[daemon]\nlog_level = \"debug\"\ndram_bytes = \"4GiB\"\n[nvme]\nread_ahead_blocks = 3\n");
