@@ -4,12 +4,14 @@
 usage: tests/tally.py FILE [SECOND] | --self-test
 
 ctest calls a test it could not start "notrun", like one that skipped itself. Only the second is a
-skip: a missing executable is a failure.
+skip: a missing executable is a failure. One that is many tests of GoogleTest, and passed, may have
+skipped some of them: these are told, too.
 
 SECOND is of the failed tests, each run once more by itself. A test that passes there is flaky,
 which tools/test says aloud; one in whose first output a sanitizer had something to report stays
 failed.
 """
+import re
 import sys
 import xml.etree.ElementTree as ElementTree
 
@@ -40,6 +42,18 @@ def why_skipped(case):
     return next((line for line in lines if line.lower().startswith("skipped")), "")
 
 
+def skipped_inside(case):
+    """(name, reason) of what GoogleTest skipped in one that passed."""
+    lines = (case.findtext("system-out") or "").splitlines()
+    reason = ""
+    for before, line in zip([""] + lines, lines):
+        if before.endswith(": Skipped"):
+            reason = line.strip()
+        skipped = re.match(r"\[  SKIPPED \] (\S+) \(", line)
+        if skipped:
+            yield skipped[1], reason
+
+
 def tally(root, second=()):
     """(kind, tab, name) of each case of `root`; `second` is the root of the second run, if any."""
     passed_alone = {case.get("name") for case in second if verdict(case) == "passed"}
@@ -51,12 +65,23 @@ def tally(root, second=()):
                 kind = "flaky"
         reason = why_skipped(case) if kind == "skipped" else ""
         yield f"{kind}\t{case.get('name')}{': ' + reason if reason else ''}"
+        if kind == "passed":
+            for name, reason in skipped_inside(case):
+                yield f"skipped\t{case.get('name')}: {name}: {reason}"
 
 
 def self_test():
     """One test of every kind, as ctest 3.25 writes it."""
     root = ElementTree.fromstring("""<testsuite>
       <testcase name="good" status="run"><system-out>x: Skipped\nno</system-out></testcase>
+      <testcase name="many" status="run"><system-out>[       OK ] A.B (0 ms)
+a.cc:7: Skipped
+no root
+
+[  SKIPPED ] A.C (0 ms)
+[  SKIPPED ] 1 test, listed below:
+[  SKIPPED ] A.C
+        </system-out></testcase>
       <testcase name="bad" status="fail"><failure message=""/></testcase>
       <testcase name="off" status="disabled"><skipped message="Disabled"/></testcase>
       <testcase name="gone" status="notrun"><skipped message="Unable to find executable"/>
@@ -67,8 +92,9 @@ def self_test():
         <system-out>2 files\nskipped: no tool</system-out></testcase>
       <testcase name="new" status="what ctest may say one day"/>
     </testsuite>""")
-    expected = ["passed\tgood", "failed\tbad", "skipped\toff", "failed\tgone",
-                "skipped\tneedy: no GPU", "skipped\tscript: skipped: no tool", "failed\tnew"]
+    expected = ["passed\tgood", "passed\tmany", "skipped\tmany: A.C: no root", "failed\tbad",
+                "skipped\toff", "failed\tgone", "skipped\tneedy: no GPU",
+                "skipped\tscript: skipped: no tool", "failed\tnew"]
     found = list(tally(root))
     first = ElementTree.fromstring("""<testsuite>
       <testcase name="load" status="fail"><system-out>too late</system-out></testcase>
