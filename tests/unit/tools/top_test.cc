@@ -103,7 +103,7 @@ std::string Joined(const std::vector<std::string>& lines) {
 
 TEST(TopFrame, ShowsTiersRatesSessionsAndTheBusiestGroupFirst) {
   const std::string text = Joined(RenderFrame(FrameOf(At(1000, 400), At(3000, 2400)), {}));
-  EXPECT_THAT(text, HasSubstr("domain chat, terraced 0.2.0 of pid 12 up 3.0 s, every 2 s\n"));
+  EXPECT_THAT(text, HasSubstr("domain chat, terraced 0.2.0 of pid 12 up 3.0 s, rates of 2 s\n"));
   EXPECT_THAT(text, HasSubstr("2 sessions, 3 leases of 5 blocks; 1,234 blocks, 1 being written"));
   EXPECT_THAT(text, ContainsRegex("dram +25.0 MiB +100.0 MiB +25.0 % +500 +50.0 % +- +-\n"));
   EXPECT_THAT(text,

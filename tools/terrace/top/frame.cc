@@ -53,7 +53,7 @@ void AddLines(std::string_view text, std::vector<std::string>* lines) {
 
 void AddHead(const Frame& frame, std::vector<std::string>* lines) {
   const Sample& now = *frame.sample;
-  lines->push_back(fmt::format("domain {}, terraced {} of pid {} up {}, every {:g} s",
+  lines->push_back(fmt::format("domain {}, terraced {} of pid {} up {}, rates of {:g} s",
                                OrDash(now.domain), OrDash(now.version), OrDash(now.pid),
                                FormatMilliseconds(now.uptime_ms), frame.interval_s));
   if (!frame.away.empty()) {
