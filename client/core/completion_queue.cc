@@ -30,28 +30,52 @@ void CompletionQueue::Unreserve() {
 
 void CompletionQueue::Push(ClientCompletion completion) {
   const CancelDeferred deferred;
-  LockGuard guard(lock_);
-  ring_[(first_ + queued_count_) % ring_.size()] = std::move(completion);
-  if (++queued_count_ == 1) eventfd_write(event_fd_.get(), 1);
+  bool is_first = false;
+  {
+    LockGuard guard(lock_);
+    ring_[(first_ + queued_count_) % ring_.size()] = std::move(completion);
+    is_first = ++queued_count_ == 1;
+    if (is_first) ++signals_due_;
+  }
+  if (!is_first) return;
+  // The engine may run at once, in this thread's place, and asks for the lock.
+  eventfd_write(event_fd_.get(), 1);
+  --signals_due_;
+}
+
+// A signal that is due comes too late for what it tells of: it is taken back when nothing is found
+// once more. One of what has come meanwhile is given back.
+void CompletionQueue::TakeSignalBack() {
+  is_signal_late_ = false;  // first: another thread may be here, too
+  if (signals_due_ != 0) is_signal_late_ = true;
+  ++signals_due_;
+  eventfd_t ignored;
+  eventfd_read(event_fd_.get(), &ignored);
+  if (queued_count_ != 0) eventfd_write(event_fd_.get(), 1);
+  --signals_due_;
 }
 
 bool CompletionQueue::Pop(ClientCompletion* completion) {
   ClientCompletion popped;
+  bool is_found = false;
   {
     const CancelDeferred deferred;
-    LockGuard guard(lock_);
-    if (queued_count_ == 0) return false;
-    std::swap(popped, ring_[first_]);
-    first_ = (first_ + 1) % ring_.size();
-    --reserved_count_;
-    if (--queued_count_ == 0) {
-      eventfd_t ignored;
-      eventfd_read(event_fd_.get(), &ignored);
+    bool is_last = false;
+    {
+      LockGuard guard(lock_);
+      is_found = queued_count_ != 0;
+      if (is_found) {
+        std::swap(popped, ring_[first_]);
+        first_ = (first_ + 1) % ring_.size();
+        --reserved_count_;
+        is_last = --queued_count_ == 0;
+      }
     }
+    if (is_last || (!is_found && is_signal_late_)) TakeSignalBack();
   }
   // What *completion held may be a lease, whose end is sent here, outside of the lock.
-  *completion = std::move(popped);
-  return true;
+  if (is_found) *completion = std::move(popped);
+  return is_found;
 }
 
 void CompletionQueue::Clear() {

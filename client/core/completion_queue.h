@@ -35,12 +35,16 @@ class CompletionQueue {
   int event_fd() const { return event_fd_.get(); }
 
  private:
+  void TakeSignalBack();
+
   TimedLock lock_;
   GuardedFd event_fd_;
   std::vector<ClientCompletion> ring_;
   size_t first_ = 0;
-  std::atomic<size_t> queued_count_{0};    // changed under lock_
-  std::atomic<size_t> reserved_count_{0};  // likewise; queued ones included
+  std::atomic<size_t> queued_count_{0};      // changed under lock_
+  std::atomic<size_t> reserved_count_{0};    // likewise; queued ones included
+  std::atomic<size_t> signals_due_{0};       // of those who have pushed and not signalled yet
+  std::atomic<bool> is_signal_late_{false};  // one was due when nothing was queued any more
 };
 
 }  // namespace terrace::client
