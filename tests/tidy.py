@@ -50,7 +50,7 @@ IMPURE = re.compile(
 # What the sources of include/ may use besides the standard library: hashes, POSIX files, threads.
 INCLUDE_SOURCES_MAY = re.compile(
     r"(xxhash\.h|xxh_x86dispatch\.h|openssl/.*|[a-z]*intrin\.h|arm_neon\.h|"
-    r"fcntl\.h|pthread\.h|unistd\.h|sys/resource\.h|sys/stat\.h)$")
+    r"fcntl\.h|pthread\.h|unistd\.h|sys/stat\.h)$")
 # What stands at the beginning of a line in a header, and is more than a forward declaration.
 DECLARED_AT_NAMESPACE = re.compile(
     r"^(?:(?:class|struct|enum(?:\s+class)?)\s+(?:\[\[\w+\]\]\s+)?([A-Z]\w+)(?=[^;]*?[{:])|"

@@ -29,7 +29,11 @@ std::shared_ptr<LoopInbox> LoopInbox::Open(asio::io_context& loop) {
 
 LoopInbox::LoopInbox() : event_fd_(NewEventFd()) {}
 
-LoopInbox::~LoopInbox() { ::close(event_fd_); }
+// Without a Close the descriptor would be closed a second time, when it may be another's.
+LoopInbox::~LoopInbox() {
+  Close();
+  ::close(event_fd_);
+}
 
 void LoopInbox::Post(Work work) {
   if (!waiting_.Put(std::move(work))) return;

@@ -3,6 +3,7 @@
 // and on who runs the daemon. docs/OPERATIONS.md documents each key.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -56,6 +57,10 @@ inline constexpr uint64_t kWriteBytesPerDayMax = uint64_t{1} << 50;
 inline constexpr uint64_t kRedisBytesMax = uint64_t{1} << 50;  // no server has more
 inline constexpr uint32_t kBorrowPriorityMax = 100;
 
+// What a user namespace the daemon cannot see into shows instead of the real uid: never let in.
+inline constexpr uint32_t kOverflowUid = 65534;
+inline constexpr uint32_t kNoId = UINT32_MAX;  // no user's, and no group's
+
 struct DomainConfig {
   std::string place;        // "FILE:LINE: ", where its table begins; empty: in no file
   std::string name;         // 1..63 of a-z 0-9 - _
@@ -92,8 +97,10 @@ struct DomainConfig {
 
   bool admits_everybody() const { return !allow_uids && !allow_gids; }
   bool admits_nobody() const {
-    const bool no_uid = !allow_uids || allow_uids->empty();
-    const bool no_gid = !allow_gids || allow_gids->empty();
+    const auto is_nobodys = [](uint32_t id) { return id == kNoId; };
+    const auto is_refused = [](uint32_t uid) { return uid == kNoId || uid == kOverflowUid; };
+    const bool no_uid = !allow_uids || std::ranges::all_of(*allow_uids, is_refused);
+    const bool no_gid = !allow_gids || std::ranges::all_of(*allow_gids, is_nobodys);
     return !admits_everybody() && no_uid && no_gid;
   }
 };

@@ -24,19 +24,23 @@ struct FdNeeds {
   uint64_t all() const { return without_slab_files() + slab_files * kFdsPerSlabFile; }
 };
 
-// Each session holds its socket, a pidfd and a life socket; each path of a domain its directory, a
-// lock, a ring and an eventfd; a domain its catalog's files. The rest of the process has some, with
-// what operators may have beyond sessions_max and connections that have not said Hello.
+// Each session holds its socket, a pidfd and a life socket; a domain its listener, locks and
+// memory, with Redis a loop (epoll, two of its own, an inbox), and its catalog's files; each of its
+// paths a directory, a lock, a ring and an eventfd. The rest of the process has some, with what
+// operators may have beyond sessions_max and connections that have not said Hello.
 inline FdNeeds FdNeedsOf(const DaemonConfig& config) {
   constexpr uint64_t kFdsPerSession = 3;
   constexpr uint64_t kFdsPerSessionLeft = 2;
+  constexpr uint64_t kFdsPerDomain = 8;
+  constexpr uint64_t kFdsPerRedisLoop = 4;
   constexpr uint64_t kFdsPerPath = 4;
   constexpr uint64_t kFdsPerCatalog = 72;
   constexpr uint64_t kFdsOfProcess = 256;
   const uint64_t domain_count = config.domains.size();
   FdNeeds needs;
-  needs.connections =
-      config.sessions_max * kFdsPerSession + kFdsOfProcess + config.redis.fds_max() * domain_count;
+  const uint64_t redis_fds = config.redis.is_on() ? config.redis.fds_max() + kFdsPerRedisLoop : 0;
+  needs.connections = config.sessions_max * kFdsPerSession + kFdsOfProcess +
+                      domain_count * (kFdsPerDomain + redis_fds);
   needs.left = config.sessions_max * kFdsPerSessionLeft;
   const NvmeConfig& nvme = config.nvme;
   if (!nvme.is_on() || nvme.slab_bytes == 0) return needs;

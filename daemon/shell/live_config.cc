@@ -93,8 +93,9 @@ json NotesOn(const DaemonConfig* from, const DaemonConfig& to) {
   for (size_t i = 0; i < to.domains.size(); ++i) {
     const DomainConfig& domain = to.domains[i];
     if (!domain.admits_nobody() || (from != nullptr && from->domains[i].admits_nobody())) continue;
-    const std::string note = "domain " + domain.name +
-                             " admits nobody: no uid is in allow_uids, and no gid in allow_gids";
+    const std::string note =
+        "domain " + domain.name +
+        " admits nobody: allow_uids and allow_gids name nobody who can be let in";
     Log(LogLevel::kWarn, "configuration", {{"note", note}});
     notes.push_back(note);
   }

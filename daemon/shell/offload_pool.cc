@@ -2,7 +2,7 @@
 
 #include <sys/mman.h>
 
-#include <asio/post.hpp>
+#include <algorithm>
 #include <utility>
 
 #include "src/thread_name.h"
@@ -14,17 +14,23 @@
 #endif
 
 namespace terrace {
+namespace {
+
+constexpr size_t kPopulatesMax = 64;  // in the queue, beside jobs
+
+}  // namespace
 
 OffloadPool::OffloadPool(const Options& options, Post post, DoneCallback done)
     : options_(options),
       post_(std::move(post)),
       done_(std::move(done)),
-      work_(asio::make_work_guard(queue_)) {
+      queue_(options.jobs_max + kPopulatesMax) {
   try {
     for (uint32_t i = 0; i < options.threads; ++i) {
+      Worker* const worker = workers_.emplace_back(std::make_unique<Worker>()).get();
       // The store thread would be pushed aside in mid-turn by what it has just handed over.
-      threads_.push_back(StartThread(
-          "terrace-offload", [this] { queue_.run(); }, Waking::kPatient));
+      worker->thread = StartThread(
+          "terrace-offload", [this, worker] { Run(worker); }, Waking::kPatient);
     }
   } catch (...) {  // there are no more threads to be had
     Stop();
@@ -34,14 +40,35 @@ OffloadPool::OffloadPool(const Options& options, Post post, DoneCallback done)
 
 OffloadPool::~OffloadPool() { Stop(); }
 
-Status OffloadPool::Submit(ChecksumJob job) {
-  if (jobs_in_flight_ >= options_.jobs_max) {
-    ++jobs_refused_;
-    return Status(StatusCode::kBusy, "the checksum queue is full");
+void OffloadPool::Run(Worker* worker) {
+  Work work;
+  while (!is_stopping_) {
+    bool has_work = queue_.Take(&work);
+    if (!has_work) {
+      worker->is_asleep = 1;  // first: whatever comes from now on wakes it
+      has_work = queue_.Take(&work);
+      if (!has_work && !is_stopping_) worker->is_asleep.wait(1);
+      worker->is_asleep = 0;
+    }
+    if (has_work) std::exchange(work, nullptr)();
   }
-  ++jobs_in_flight_;
-  ++jobs_taken_;
-  asio::post(queue_, [this, job = std::move(job)] {
+}
+
+void OffloadPool::Wake(Worker* worker) {
+  if (worker->is_asleep.exchange(0) != 0) worker->is_asleep.notify_one();
+}
+
+// Those that are awake look for more when they are done.
+bool OffloadPool::Give(Work work) {
+  if (!queue_.Put(std::move(work))) return false;
+  const auto sleeper =
+      std::ranges::find_if(workers_, [](const auto& worker) { return worker->is_asleep != 0; });
+  if (sleeper != workers_.end()) Wake(sleeper->get());
+  return true;
+}
+
+Status OffloadPool::Submit(ChecksumJob job) {
+  const auto work = [this, job = std::move(job)] {
     std::vector<Checksum> roots;
     roots.reserve(job.parts.size());
     for (const ChecksumJob::Part& part : job.parts) {
@@ -52,18 +79,26 @@ Status OffloadPool::Submit(ChecksumJob job) {
       --jobs_in_flight_;
       done_(id, roots);
     });
-  });
+  };
+  if (jobs_in_flight_ >= options_.jobs_max || !Give(work)) {
+    ++jobs_refused_;
+    return Status(StatusCode::kBusy, "the checksum queue is full");
+  }
+  ++jobs_in_flight_;
+  ++jobs_taken_;
   return Status::Ok();
 }
 
 void OffloadPool::Populate(std::span<std::byte> memory) {
-  asio::post(queue_, [memory] { madvise(memory.data(), memory.size(), MADV_POPULATE_WRITE); });
+  (void)Give([memory] { madvise(memory.data(), memory.size(), MADV_POPULATE_WRITE); });
 }
 
 void OffloadPool::Stop() {
-  queue_.stop();
-  for (std::thread& thread : threads_) thread.join();
-  threads_.clear();
+  is_stopping_ = true;
+  for (const std::unique_ptr<Worker>& worker : workers_) {
+    Wake(worker.get());
+    if (worker->thread.joinable()) worker->thread.join();
+  }
 }
 
 }  // namespace terrace

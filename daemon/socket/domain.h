@@ -13,9 +13,6 @@
 
 namespace terrace {
 
-// What a user namespace the daemon cannot see into shows instead of the real uid.
-inline constexpr uint32_t kOverflowUid = 65534;
-
 // The peer as SO_PEERCRED gives it, taken when it connected.
 struct PeerCredentials {
   uint32_t uid = kOverflowUid;

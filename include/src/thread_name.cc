@@ -1,7 +1,6 @@
 #include "src/thread_name.h"
 
 #include <pthread.h>
-#include <sys/resource.h>
 
 namespace terrace {
 namespace {
@@ -26,8 +25,5 @@ BornAs::~BornAs() {
   (void)pthread_setname_np(pthread_self(), own_.data());
   if (is_patient_) (void)SetPolicy(SCHED_OTHER);
 }
-
-// Linux has a niceness for each thread, and 0 is the calling one.
-void BeNice() { (void)setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + kNiceStep); }
 
 }  // namespace terrace

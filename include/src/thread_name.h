@@ -13,15 +13,11 @@ namespace terrace {
 // What a thread does, when it wakes up, to who runs on that processor.
 enum class Waking : uint8_t {
   kAsUsual,
-  // Waits until that one waits or has had its time: SCHED_BATCH of sched(7). One that StartThread
-  // makes is nicer than its maker by kNiceStep, too, so that who wakes up while it runs need not
-  // wait until it has had its time; where the machine is busy it has a tenth of another's share.
-  kPatient,
+  kPatient,  // waits until that one waits or has had its time: SCHED_BATCH of sched(7)
 };
-inline constexpr int kNiceStep = 10;
 
 // Threads that the calling one makes during this object's life have that name and way of waking; it
-// has its own again afterwards. As nice as it is they are in any case: it could not take that back.
+// has its own again afterwards.
 class BornAs {
  public:
   explicit BornAs(const char* name, Waking waking = Waking::kAsUsual);
@@ -34,16 +30,10 @@ class BornAs {
   bool is_patient_ = false;
 };
 
-// Of the calling thread.
-void BeNice();
-
 template <typename Body>
 std::thread StartThread(const char* name, Body&& body, Waking waking = Waking::kAsUsual) {
   const BornAs born(name, waking);
-  return std::thread([waking, body = std::forward<Body>(body)]() mutable {
-    if (waking == Waking::kPatient) BeNice();
-    body();
-  });
+  return std::thread(std::forward<Body>(body));
 }
 
 }  // namespace terrace

@@ -71,8 +71,13 @@ Result<std::unique_ptr<RedisTier>> RedisTier::Open(Options options, std::string*
                                 .unix_us = state->options.unix_us,
                                 .servers = state->servers.get()});
   // Whoever gives it work, or asks, goes on first.
-  state->thread = StartThread(
-      "terrace-redis", [raw = state.get()] { raw->Run(); }, Waking::kPatient);
+  try {
+    state->thread = StartThread(
+        "terrace-redis", [raw = state.get()] { raw->Run(); }, Waking::kPatient);
+  } catch (...) {  // there are no more threads to be had
+    state->Unwind();
+    throw;
+  }
   return std::unique_ptr<RedisTier>(new RedisTier(state));
 }
 
@@ -326,8 +331,7 @@ void RedisTier::BeginStop() {
   state_->KeepChanges();
   state_->is_stopped = true;
   state_->Give([state = state_.get()] {
-    state->servers->Close(Status(StatusCode::kGone, "the Redis tier ends"));
-    state->inbox->Close();
+    state->Unwind();
     std::lock_guard lock(state->mutex);
     state->end = RedisEnd::kResolverHangs;  // nothing else is waited for any more
   });

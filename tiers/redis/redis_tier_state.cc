@@ -519,6 +519,11 @@ void RedisTier::State::PublishStats() {
   shared_stats.breaker_opened = server.counts.breaker_opened;
 }
 
+void RedisTier::State::Unwind() {
+  servers->Close(Status(StatusCode::kGone, "the Redis tier ends"));
+  inbox->Close();
+}
+
 void RedisTier::State::Run() {
   servers->Start();
   loop.run();

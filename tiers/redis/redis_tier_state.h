@@ -94,6 +94,8 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
   // `then` with what the server says of the group's generation, or with `generation`.
   void WithGeneration(const GroupId& group, uint64_t generation, bool must_ask, Then then);
   void Run();
+  // Run ends, if it has begun.
+  void Unwind();
   void Put(Answer answer);
   void PublishStats();
 

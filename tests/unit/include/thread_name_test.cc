@@ -2,9 +2,6 @@
 
 #include <gtest/gtest.h>
 #include <sched.h>
-#include <sys/resource.h>
-
-#include <algorithm>
 
 namespace terrace {
 namespace {
@@ -22,21 +19,6 @@ TEST(ThreadName, APatientThreadIsOfTheBatchClassAndItsMakerIsNot) {
   EXPECT_EQ(PolicyOfAThread(Waking::kPatient), SCHED_BATCH);
   EXPECT_EQ(sched_getscheduler(0), SCHED_OTHER);
   EXPECT_EQ(PolicyOfAThread(Waking::kAsUsual), SCHED_OTHER);
-}
-
-TEST(ThreadName, APatientThreadIsNicerThanItsMaker) {
-  constexpr int kNiceMax = 19;
-  const int own = getpriority(PRIO_PROCESS, 0);
-  const auto nice_of_a_thread = [](Waking waking) {
-    int nice = -1;
-    StartThread(
-        "nice", [&] { nice = getpriority(PRIO_PROCESS, 0); }, waking)
-        .join();
-    return nice;
-  };
-  EXPECT_EQ(nice_of_a_thread(Waking::kPatient), std::min(own + kNiceStep, kNiceMax));
-  EXPECT_EQ(nice_of_a_thread(Waking::kAsUsual), own);
-  EXPECT_EQ(getpriority(PRIO_PROCESS, 0), own);
 }
 
 // What an operator has chosen for the whole process stays so.

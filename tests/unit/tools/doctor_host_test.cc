@@ -165,6 +165,9 @@ TEST(DoctorMemory, HugePagesAreAsTheConfigurationWantsThem) {
   host.Write(pool + "resv_hugepages", "1\n");  // promised to another
   EXPECT_EQ(CheckHugePages(subject).level, kProblem);
   EXPECT_THAT(CheckHugePages(subject).remedy, HasSubstr("vm.nr_hugepages=5001"));
+  host.Write("/proc/meminfo", "MemTotal: 99999999 kB\nMemAvailable: 8192 kB\n");
+  host.Write(pool + "nr_overcommit_hugepages", "18446744073709551615\n");  // of 2^64, four
+  EXPECT_THAT(CheckHugePages(subject).found, HasSubstr("4,095 free, 4 more on demand, 4,096"));
   host.Write(pool + "nr_overcommit_hugepages", "3\n");
   EXPECT_EQ(CheckHugePages(subject).level, kOk);
   EXPECT_THAT(CheckHugePages(subject).found, HasSubstr("4,095 free, 3 more on demand, 4,096"));
@@ -255,14 +258,14 @@ TEST(DoctorProcess, LockedMemoryMattersToDrivesAlone) {
 
 TEST(DoctorProcess, OpenFilesAreHeldAgainstTheSessions) {
   FakeHost host;
-  Subject subject = host.Make();  // 1,024 sessions: 3,328 files
+  Subject subject = host.Make();  // 1,024 sessions: 3,336 files
   EXPECT_EQ(CheckOpenFiles(subject).level, kOk);
-  host.Write("/proc/self/limits", FakeHost::Limits("0", "3327", "0"));
+  host.Write("/proc/self/limits", FakeHost::Limits("0", "3335", "0"));
   EXPECT_EQ(CheckOpenFiles(subject).level, kWarning);
   subject.pid = 77;
-  host.Write("/proc/77/limits", FakeHost::Limits("0", "3327", "0"));
+  host.Write("/proc/77/limits", FakeHost::Limits("0", "3335", "0"));
   EXPECT_EQ(CheckOpenFiles(subject).level, kProblem);
-  host.Write("/proc/77/limits", FakeHost::Limits("0", "3328", "0"));
+  host.Write("/proc/77/limits", FakeHost::Limits("0", "3336", "0"));
   EXPECT_EQ(CheckOpenFiles(subject).level, kOk);
 }
 
@@ -279,11 +282,11 @@ TEST(DoctorProcess, OpenFilesAreHeldAgainstSlabFiles) {
   };
   EXPECT_EQ(under("524288").level, kOk);
   EXPECT_THAT(under("524288").found, HasSubstr("4,000 slab files 8,076"));
-  const Finding few = under("4404");
+  const Finding few = under("4412");
   EXPECT_EQ(few.level, kWarning);
   EXPECT_THAT(few.meaning, HasSubstr("stops growing at 500 slab files"));
   EXPECT_THAT(few.remedy, HasSubstr("LimitNOFILE=262144"));
-  EXPECT_THAT(under("3327").meaning, HasSubstr("refuses to start"));
+  EXPECT_THAT(under("3335").meaning, HasSubstr("refuses to start"));
 }
 
 TEST(DoctorProcess, FileSizesAreHeldAgainstSlabFiles) {

@@ -109,7 +109,9 @@ Finding CheckHugePages(const Subject& subject) {
   const uint64_t surplus_max =
       subject.files.ReadNumber(pool + "nr_overcommit_hugepages").value_or(0);
   const uint64_t surplus = subject.files.ReadNumber(pool + "surplus_hugepages").value_or(0);
-  const uint64_t on_demand = surplus_max - std::min(surplus_max, surplus);
+  const uint64_t on_demand =
+      std::min(surplus_max - std::min(surplus_max, surplus),
+               MeminfoBytes(subject.files, "MemAvailable") / kArenaHugePageBytes);
   finding.found = fmt::format(
       "{} of 2 MiB in the pool, {} free, {}{}{} wanted; transparent ones of shared memory: {}",
       FormatCount(all), FormatCount(unclaimed),

@@ -69,7 +69,18 @@ TEST(FdNeeds, EachSlabFileThatCapacityCanHaveCountsTwice) {
   EXPECT_EQ(FdNeedsOf(config).slab_files, 1024u) << "of all domains together";
   EXPECT_EQ(FdNeedsOf(config).drives, 2 * needs.drives);
   config.nvme.paths.clear();
+  const uint64_t of_two = FdNeedsOf(config).all();
+  config.domains.resize(1);
   EXPECT_EQ(FdNeedsOf(config).all(), needs.connections);
+  EXPECT_GE(of_two, needs.connections + 5) << "a listener, its lock and memory";
+}
+
+TEST(FdNeeds, ALoopOfRedisCountsBesideItsConnections) {
+  DaemonConfig config;
+  config.domains.resize(1);
+  const uint64_t without = FdNeedsOf(config).connections;
+  config.redis.endpoints = {"a:1", "b:1"};
+  EXPECT_EQ(FdNeedsOf(config).connections, without + 2 * config.redis.connections + 4);
 }
 
 TEST(FdLimit, IsRaisedForWhatTheDrivesTierNeedsHoweverItIsGrown) {

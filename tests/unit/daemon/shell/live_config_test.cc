@@ -124,8 +124,10 @@ TEST_F(LiveConfigTest, AChangeThatShutsEverybodyOutSaysSo) {
     return set ? (*set)["notes"] : json();
   };
   EXPECT_EQ(notes_on("domain.a.allow_gids=[]"),
-            json({"domain a admits nobody: no uid is in allow_uids, and no gid in allow_gids"}));
+            json({"domain a admits nobody: allow_uids and allow_gids name nobody who can be let in"}));
   EXPECT_EQ(notes_on("daemon.log_level=debug"), json::array());
+  EXPECT_EQ(notes_on("domain.a.allow_uids=[7]"), json::array());
+  EXPECT_EQ(notes_on("domain.a.allow_uids=[65534, 4294967295]").size(), 1u);
   EXPECT_EQ(notes_on("domain.a.allow_uids=[7]"), json::array());
   Write(a + nobody + b);
   const auto reloaded = Ask(ConfigAction::kReload);
