@@ -124,7 +124,8 @@ TEST_F(LiveConfigTest, AChangeThatShutsEverybodyOutSaysSo) {
     return set ? (*set)["notes"] : json();
   };
   EXPECT_EQ(notes_on("domain.a.allow_gids=[]"),
-            json({"domain a admits nobody: allow_uids and allow_gids name nobody who can be let in"}));
+            json({"domain a admits nobody: allow_uids and allow_gids name nobody who can be let "
+                  "in"}));
   EXPECT_EQ(notes_on("daemon.log_level=debug"), json::array());
   EXPECT_EQ(notes_on("domain.a.allow_uids=[7]"), json::array());
   EXPECT_EQ(notes_on("domain.a.allow_uids=[65534, 4294967295]").size(), 1u);
