@@ -2,25 +2,28 @@
 // of a call keeps its own place alone from being used again. The oldest comes first.
 //
 // THREADING: Put on one thread, Take on any.
-// LIMITS: as many as a power of two of at least `capacity_min`.
+// LIMITS: `capacity` values, whose places are made at once.
 #pragma once
 
 #include <atomic>
-#include <bit>
 #include <cstddef>
 #include <utility>
 #include <vector>
+
+#include "terrace/check.h"
 
 namespace terrace {
 
 template <typename T>
 class SpmcQueue {
  public:
-  explicit SpmcQueue(size_t capacity_min) : places_(std::bit_ceil(capacity_min)) {
+  // REQUIRES: capacity ≥ 2.
+  explicit SpmcQueue(size_t capacity) : places_(capacity) {
+    TERRACE_CHECK(capacity > 1, "with one place a value that is there looks like a free place");
     for (size_t i = 0; i < places_.size(); ++i) places_[i].turn = i;
   }
 
-  // False: it is full. What was put before a Take that finds nothing is another's already.
+  // False: it is full.
   bool Put(T value) {
     Place& place = places_[put_count_ % places_.size()];
     if (place.turn != put_count_) return false;
@@ -29,7 +32,7 @@ class SpmcQueue {
     return true;
   }
 
-  // False: it is empty.
+  // False: it is empty, and what was put before is another's already.
   bool Take(T* value) {
     size_t count = taken_count_;
     while (true) {
