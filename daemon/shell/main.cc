@@ -92,10 +92,13 @@ std::string SentenceOfThrown() {
     return "memory is short: free some, or raise this process's limit of it "
            "(MemoryMax=, ulimit -v)";
   } catch (const std::system_error& error) {
-    const bool is_thread = error.code() == std::errc::resource_unavailable_try_again;
-    return std::string(error.what()) + (is_thread ? ": a thread is not to be had; raise the limit "
-                                                    "of tasks (TasksMax=, ulimit -u)"
-                                                  : "");
+    std::string sentence = error.what();
+    if (error.code() == std::errc::resource_unavailable_try_again) {
+      sentence += ": a thread is not to be had; raise the limit of tasks (TasksMax=, ulimit -u)";
+    } else if (error.code() == std::errc::too_many_files_open) {
+      sentence += ": raise the limit of open files (LimitNOFILE=, ulimit -n)";
+    }
+    return sentence;
   } catch (const std::exception& error) {
     return error.what();
   }
