@@ -43,15 +43,12 @@ def why_skipped(case):
 
 
 def skipped_inside(case):
-    """(name, reason) of what GoogleTest skipped in one that passed."""
-    lines = (case.findtext("system-out") or "").splitlines()
-    reason = ""
-    for before, line in zip([""] + lines, lines):
-        if before.endswith(": Skipped"):
-            reason = line.strip()
-        skipped = re.match(r"\[  SKIPPED \] (\S+) \(", line)
-        if skipped:
-            yield skipped[1], reason
+    """What GoogleTest skipped in one that passed: place and reason of each."""
+    lines = [line.strip() for line in (case.findtext("system-out") or "").splitlines()]
+    for line, reason in zip(lines, lines[1:]):
+        place = re.fullmatch(r"(\S+:\d+): Skipped", line)
+        if place:
+            yield f"{place[1]}: {reason}"
 
 
 def tally(root, second=()):
@@ -66,22 +63,19 @@ def tally(root, second=()):
         reason = why_skipped(case) if kind == "skipped" else ""
         yield f"{kind}\t{case.get('name')}{': ' + reason if reason else ''}"
         if kind == "passed":
-            for name, reason in skipped_inside(case):
-                yield f"skipped\t{case.get('name')}: {name}: {reason}"
+            for skip in skipped_inside(case):
+                yield f"skipped\t{case.get('name')}: {skip}"
 
 
 def self_test():
     """One test of every kind, as ctest 3.25 writes it."""
     root = ElementTree.fromstring("""<testsuite>
       <testcase name="good" status="run"><system-out>x: Skipped\nno</system-out></testcase>
-      <testcase name="many" status="run"><system-out>[       OK ] A.B (0 ms)
+      <testcase name="many" status="run"><system-out>Running main()
 a.cc:7: Skipped
 no root
-
-[  SKIPPED ] A.C (0 ms)
-[  SKIPPED ] 1 test, listed below:
-[  SKIPPED ] A.C
-        </system-out></testcase>
+[  PASSED  ] 2 tests.
+[  SKIPPED ] 1 test.</system-out></testcase>
       <testcase name="bad" status="fail"><failure message=""/></testcase>
       <testcase name="off" status="disabled"><skipped message="Disabled"/></testcase>
       <testcase name="gone" status="notrun"><skipped message="Unable to find executable"/>
@@ -92,7 +86,7 @@ no root
         <system-out>2 files\nskipped: no tool</system-out></testcase>
       <testcase name="new" status="what ctest may say one day"/>
     </testsuite>""")
-    expected = ["passed\tgood", "passed\tmany", "skipped\tmany: A.C: no root", "failed\tbad",
+    expected = ["passed\tgood", "passed\tmany", "skipped\tmany: a.cc:7: no root", "failed\tbad",
                 "skipped\toff", "failed\tgone", "skipped\tneedy: no GPU",
                 "skipped\tscript: skipped: no tool", "failed\tnew"]
     found = list(tally(root))

@@ -1,13 +1,15 @@
 #include "tiers/disk/disk_mailbox.h"
 
-#include <utility>
+#include <memory>
 
 namespace terrace {
 
 void DiskMailbox::Put(std::span<const DiskCompletion> completions) {
   if (completions.empty()) return;
   if (!waiting_.Put(Batch(completions.begin(), completions.end()))) return;
-  post_([box = shared_from_this()] { box->Open(); });
+  post_([box = weak_from_this()] {
+    if (const std::shared_ptr<DiskMailbox> opened = box.lock()) opened->Open();
+  });
 }
 
 void DiskMailbox::Open() {
@@ -18,7 +20,6 @@ void DiskMailbox::Open() {
   opened_.clear();
 }
 
-// What was posted keeps this alive until it runs, if it ever does.
 void DiskMailbox::Close() {
   deliver_ = nullptr;
   waiting_.Close();

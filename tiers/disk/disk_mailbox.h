@@ -2,8 +2,8 @@
 // first one into an empty box posts one call, those that arrive until it runs ride along.
 //
 // THREADING: Put on any thread, Close on the store thread; `deliver` runs on the store thread.
-// OWNERSHIP: shared with the calls that were posted and not run yet; after Close they deliver
-// nothing.
+// OWNERSHIP: shared with the threads of the disk; what was posted and has not run does not hold it.
+// After Close nothing is delivered.
 #pragma once
 
 #include <cstdint>
