@@ -1,5 +1,6 @@
 #include "tiers/disk/disk_workers.h"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -22,16 +23,22 @@ constexpr uint64_t kUnwindUs = 10'000'000;
 }  // namespace
 
 struct DiskWorkers::State {
-  void Run();
+  // A condition each: to signal one that several wait for may take as long as one of them needs to
+  // wake up, and the store thread signals it.
+  struct Worker {
+    std::condition_variable has_work;
+    std::thread thread;
+  };
+  void Run(Worker* worker);
 
   Options options;
-  std::vector<std::thread> threads;
+  std::vector<std::unique_ptr<Worker>> workers;
   std::atomic<bool> is_stopping = false;
 
   std::mutex mutex;
-  std::condition_variable has_work;
   std::condition_variable has_ended;
   std::deque<Job> jobs;
+  std::vector<Worker*> asleep;  // the last one to fall asleep is woken first
   uint32_t running = 0;
 };
 
@@ -41,7 +48,9 @@ DiskWorkers::DiskWorkers(Options options) : state_(std::make_unique<State>()) {
   const BornAs born(state->options.name.c_str());
   try {
     for (uint32_t i = 0; i < state->options.threads; ++i) {
-      state->threads.emplace_back([state] { state->Run(); });
+      auto worker = std::make_unique<State::Worker>();
+      worker->thread = std::thread([state, worker = worker.get()] { state->Run(worker); });
+      state->workers.push_back(std::move(worker));
       ++state->running;
     }
   } catch (...) {  // no more threads are to be had
@@ -52,15 +61,17 @@ DiskWorkers::DiskWorkers(Options options) : state_(std::make_unique<State>()) {
 
 DiskWorkers::~DiskWorkers() {
   if (state_ != nullptr && std::uncaught_exceptions() > 0) Stop(kUnwindUs);
-  TERRACE_CHECK(!state_ || state_->threads.empty(), "Stop comes before the end");
+  TERRACE_CHECK(!state_ || state_->workers.empty(), "Stop comes before the end");
 }
 
-void DiskWorkers::State::Run() {
+void DiskWorkers::State::Run(Worker* worker) {
   const auto idle = std::chrono::microseconds(options.idle_us);
   std::unique_lock lock(mutex);
   while (!is_stopping.load(std::memory_order_relaxed)) {
     if (jobs.empty()) {
-      const bool is_idle = has_work.wait_for(lock, idle) == std::cv_status::timeout;
+      asleep.push_back(worker);
+      const bool is_idle = worker->has_work.wait_for(lock, idle) == std::cv_status::timeout;
+      std::erase(asleep, worker);  // where nobody has called it
       if (!is_idle || !jobs.empty() || !options.on_idle) continue;
       lock.unlock();
       options.on_idle();
@@ -79,13 +90,16 @@ void DiskWorkers::State::Run() {
 }
 
 void DiskWorkers::Submit(std::vector<Job>* jobs) {
-  const size_t count = jobs->size();
+  std::vector<State::Worker*> called;
   {
     std::lock_guard lock(state_->mutex);
     std::move(jobs->begin(), jobs->end(), std::back_inserter(state_->jobs));
+    const size_t count = std::min(jobs->size(), state_->asleep.size());
+    called.assign(state_->asleep.rbegin(), state_->asleep.rbegin() + static_cast<ptrdiff_t>(count));
+    state_->asleep.resize(state_->asleep.size() - count);
   }
   jobs->clear();
-  for (size_t i = 0; i < count && i < state_->options.threads; ++i) state_->has_work.notify_one();
+  for (State::Worker* worker : called) worker->has_work.notify_one();
 }
 
 bool DiskWorkers::Stop(uint64_t within_us) {
@@ -93,12 +107,14 @@ bool DiskWorkers::Stop(uint64_t within_us) {
   {
     std::unique_lock lock(state_->mutex);
     state_->is_stopping = true;
-    state_->has_work.notify_all();
+    for (const auto& worker : state_->workers) worker->has_work.notify_one();
     have_ended = state_->has_ended.wait_for(lock, std::chrono::microseconds(within_us),
                                             [this] { return state_->running == 0; });
   }
-  for (std::thread& thread : state_->threads) have_ended ? thread.join() : thread.detach();
-  state_->threads.clear();
+  for (const auto& worker : state_->workers) {
+    have_ended ? worker->thread.join() : worker->thread.detach();
+  }
+  if (have_ended) state_->workers.clear();
   if (!have_ended) LeaveBehind(std::move(state_));
   return have_ended;
 }
