@@ -68,7 +68,8 @@ bool OffloadPool::Give(Work work) {
 }
 
 Status OffloadPool::Submit(ChecksumJob job) {
-  const auto work = [this, job = std::move(job)] {
+  const bool has_room = jobs_in_flight_ < options_.jobs_max;
+  Work work = [this, job = std::move(job)] {
     std::vector<Checksum> roots;
     roots.reserve(job.parts.size());
     for (const ChecksumJob::Part& part : job.parts) {
@@ -80,7 +81,7 @@ Status OffloadPool::Submit(ChecksumJob job) {
       done_(id, roots);
     });
   };
-  if (jobs_in_flight_ >= options_.jobs_max || !Give(work)) {
+  if (!has_room || !Give(std::move(work))) {
     ++jobs_refused_;
     return Status(StatusCode::kBusy, "the checksum queue is full");
   }
