@@ -67,7 +67,8 @@ void Oracle::PartCommitted(const PartName& name) {
 
 void Oracle::PartClaimedWrongly(const PartName& name, uint32_t writer_uid) {
   ++parts_claimed_wrongly_;
-  wrong_claims_[{name.domain_index, name.group_number, name.key, name.commit_id}] = writer_uid;
+  const Commit commit = {name.domain_index, name.group_number, name.key, name.commit_id};
+  wrong_claims_[commit][{name.member, name.part}] = writer_uid;
 }
 
 std::string Oracle::Judge(PartName name, std::span<const std::byte> bytes, uint32_t uid) const {
@@ -85,8 +86,10 @@ std::string Oracle::Judge(PartName name, std::span<const std::byte> bytes, uint3
     return where + ": served before this part was committed";
   }
   if (!HoldsPart(name, bytes)) return where + ": wrong bytes";
-  const auto wrong = wrong_claims_.find(commit->first);
-  if (wrong != wrong_claims_.end() && wrong->second != uid) {
+  const auto claims = wrong_claims_.find(commit->first);
+  if (claims == wrong_claims_.end()) return "";
+  const auto wrong = claims->second.find({name.member, name.part});
+  if (wrong != claims->second.end() && wrong->second != uid) {
     return where + ": served to another uid, though its checksum was wrong";
   }
   return "";

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "terrace/block_key.h"
 
@@ -35,7 +36,8 @@ class Oracle {
   // A client is about to send this part's commit: from now on the bytes may be served.
   void PartCommitted(const PartName& name);
   // The checksum that goes with it is of other bytes. Only users of the writer's uid may ever be
-  // handed the block: nobody has compared it yet, and whoever does finds out.
+  // handed the part: nobody has compared it yet, and whoever does finds out. Other members of its
+  // block may be had by whoever does not ask for this one.
   void PartClaimedWrongly(const PartName& name, uint32_t writer_uid);
   // A client of `uid` holds `bytes` under a lease (or copied them under one). Returns an empty
   // string if they are what was committed under that name, else a sentence. name.commit_id is
@@ -56,7 +58,8 @@ class Oracle {
  private:
   using Commit = std::tuple<uint32_t, uint32_t, BlockKey, CommitId>;
   std::map<Commit, std::map<uint32_t, uint64_t>> committed_;  // member → mask of parts
-  std::map<Commit, uint32_t> wrong_claims_;                   // the writer's uid
+  // The writer's uid, by member and part.
+  std::map<Commit, std::map<std::pair<uint32_t, uint32_t>, uint32_t>> wrong_claims_;
   uint64_t parts_claimed_wrongly_ = 0;
   mutable uint64_t parts_judged_ = 0;
   uint64_t parts_told_ = 0;
