@@ -39,7 +39,6 @@ constexpr uint64_t kPrompts = 4;  // that are in DRAM
 struct Settings {
   uint32_t rounds = 9;
   uint32_t milliseconds = 1500;  // of one measurement
-  bool is_pinned = true;
 };
 
 void PinTo(unsigned cpu) {
@@ -180,7 +179,7 @@ bool Prepare(RedisHost& host) {
 }
 
 int Run(const Settings& settings) {
-  if (settings.is_pinned) PinTo(1);
+  PinTo(1);
   (void)SetIdle(true);
   const RedisProcess server;
   ChaosProxy well(server.unix_endpoint(), 1), proxy(server.unix_endpoint(), 2);
@@ -188,12 +187,12 @@ int Run(const Settings& settings) {
     std::fprintf(stderr, "cannot leave SCHED_IDLE: run as root, or with ulimit -e 20\n");
     return 77;
   }
-  if (settings.is_pinned) PinTo(0);
+  PinTo(0);
   std::array<std::unique_ptr<RedisHost>, kHosts.size()> hosts;
   hosts[0] = std::make_unique<RedisHost>("", "");
   hosts[1] = std::make_unique<RedisHost>(ToText(well.endpoint()), "");
   hosts[2] = std::make_unique<RedisHost>(ToText(proxy.endpoint()), "");
-  if (settings.is_pinned) PinTo(1);
+  PinTo(1);
   for (const auto& host : hosts) {
     if (!Prepare(*host)) return 1;
   }
@@ -232,7 +231,6 @@ int main(int argc, char** argv) {
   CLI::App app{"Acquires of known prompts while Redis is in trouble"};
   app.add_option("--rounds", settings.rounds, "of all three hosts, one after another");
   app.add_option("--milliseconds", settings.milliseconds, "of one measurement");
-  app.add_flag("!--unpinned", settings.is_pinned, "Every thread may run anywhere");
   CLI11_PARSE(app, argc, argv);
   if (terrace::testing::FindProgram("redis-server").empty()) {
     std::fprintf(stderr, "redis-server is not installed: run tools/setup\n");

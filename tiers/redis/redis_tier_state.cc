@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <asio/post.hpp>
-#include <iterator>
 #include <utility>
 
 #include "terrace/check.h"

@@ -1,5 +1,5 @@
 // What a RedisTier is made of: what the store thread knows, what the Redis thread runs, and what
-// they leave to each other. What the store thread does a request for takes no lock.
+// they leave to each other, without a lock.
 #pragma once
 
 #include <asio/io_context.hpp>
