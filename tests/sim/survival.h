@@ -38,6 +38,14 @@ class Survival {
     persisted_ = std::move(next);
   }
 
+  // The drive has it since this moment. It may have given it up and been handed it again between
+  // two looks, and a sync has to cover what was written last.
+  void Written(CommitId commit_id, uint64_t now_us) {
+    for (auto& [name, persisted] : persisted_) {
+      if (persisted.commit_id == commit_id) persisted.since_us = now_us;
+    }
+  }
+
   // What was there before the request was read, and no longer after it.
   void ErasureAsked(SessionId session, uint64_t request_id, const Snapshot& before,
                     const Snapshot& after) {

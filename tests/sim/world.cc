@@ -279,7 +279,7 @@ void World::MakeStore() {
   sessions_->Serve(*store_);
   for (Domain& domain : domains_) {
     if (domain.fault_tier) domain.fault_tier->SetListener(&store_->events());
-    if (domain.drive) domain.drive->tier().SetListener(&store_->events());
+    if (domain.drive) domain.drive->tier().SetListener(&drive_reports_);
     const auto d = static_cast<uint32_t>(&domain - domains_.data());
     if (domain.shared) domain.shared->SetListener(&store_->events().shared_listener(d));
   }

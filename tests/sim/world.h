@@ -170,6 +170,17 @@ class World final : public SimHost, public Transport {
     World* const world;
   };
 
+  // What drives tell the store, and when they had a block.
+  struct DriveReports final : TierListener {
+    explicit DriveReports(World* the_world) : world(the_world) {}
+    void OnTransferDone(TransferId transfer_id, Status status) override;
+    void OnPersisted(uint32_t domain_index, uint32_t owner, CommitId commit_id,
+                     uint32_t member) override;
+    void OnRecordInDoubt(uint32_t domain_index, uint32_t owner) override;
+    void OnRoom(uint32_t domain_index) override;
+    World* const world;
+  };
+
   // Transport
   uint64_t Send(SessionId session, std::span<const std::byte> bytes, Attach attach) override;
   uint64_t unsent_bytes() const override { return 0; }
@@ -324,6 +335,7 @@ class World final : public SimHost, public Transport {
   std::map<std::pair<uint32_t, CommitId>, uint64_t> forgotten_us_;  // by domain, since when
   KeptGroups kept_groups_;
   MissedByDrives missed_by_drives_{this};
+  DriveReports drive_reports_{this};
   Survival survival_;
   struct Answer {
     SessionId session = 0;

@@ -137,6 +137,24 @@ void World::MissedByDrives::NoteErasure(uint32_t domain_index) {
   world->domains_[domain_index].drive->NoteErasure();
 }
 
+void World::DriveReports::OnTransferDone(TransferId transfer_id, Status status) {
+  world->store_->events().OnTransferDone(transfer_id, status);
+}
+
+void World::DriveReports::OnPersisted(uint32_t domain_index, uint32_t owner, CommitId commit_id,
+                                      uint32_t member) {
+  world->survival_.Written(commit_id, world->clock_.NowUs());
+  world->store_->events().OnPersisted(domain_index, owner, commit_id, member);
+}
+
+void World::DriveReports::OnRecordInDoubt(uint32_t domain_index, uint32_t owner) {
+  world->store_->events().OnRecordInDoubt(domain_index, owner);
+}
+
+void World::DriveReports::OnRoom(uint32_t domain_index) {
+  world->store_->events().OnRoom(domain_index);
+}
+
 void World::OpenOperators() {
   for (Domain& domain : domains_) {
     const auto d = static_cast<uint32_t>(&domain - domains_.data());
