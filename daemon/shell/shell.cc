@@ -508,7 +508,8 @@ void Shell::State::BuildCore() {
 void Shell::State::BeginAccepting() {
   refused_peers = std::make_unique<RefusedPeers>(loop, metrics.boot_id);
   if (::geteuid() == kOverflowUid) {
-    Log(LogLevel::kWarn, "clients of this daemon's own user are refused", {{"uid", kOverflowUid}});
+    Log(LogLevel::kWarn, "clients of this daemon's own user are refused",
+        {{"uid", kOverflowUid}, {"remedy", "run it, and them, as another user"}});
   }
   for (uint32_t i = 0; i < config.domains.size(); ++i) {
     const DomainConfig& domain = config.domains[i];

@@ -5,16 +5,21 @@ directory), metrics (then also vLLM's own of the connector), tier_socket (the ti
 the connector), stages and ranks (pipeline, and tensor parallel, a process a worker), beside (names
 of connectors, ours among them: all of them in a MultiConnector), prompts (so many long ones instead
 of the usual: then also what was delivered), plugin (the connector by its name alone, as the
-installed wheel says it), hints (then instead what prompts of several lengths cost, and prompts that
-say something of their blocks), events, a directory where the daemon has its socket `replay` of KV
-events, relay (with events: the connector has vLLM publish what it knows of blocks; then also what
-each medium was said to have), and costs: then also the share of a step that hooks take."""
+installed wheel says it), crowd (then instead what so many prompts are answered, CROWD at a time;
+alone without a cache of vLLM's own), hints (then instead what prompts of several lengths cost, and
+prompts that say something of their blocks), events, a directory where the daemon has its socket
+`replay` of KV events, relay (with events: the connector has vLLM publish what it knows of blocks;
+then also what each medium was said to have), and costs: then also the share of a step that hooks
+take."""
 import hashlib
 import json
 import os
+import pathlib
 import signal
 import sys
 import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def watch(half, all_pages, stored, loaded):
@@ -120,6 +125,43 @@ def measure_delivery(llm, options, scheduler, worker):
             "block_count", "blocks_evicted", "reserve_no_space", "acquire_blocks_hit",
             "acquire_blocks_lost", "acquire_blocks_by_tier")}
         result["daemon"]["persisted"] = below
+    return result
+
+
+CROWD = 64  # requests at a time
+HEADS, HEAD_TOKENS, END_TOKENS = 100, 256, 32
+
+
+def crowd_prompts(model, count):
+    """Heads that several prompts have, of documents, and ends of their own, of sources."""
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+
+    def stretches(paths, number, length):
+        tokens = [token for path in sorted(paths) for token in tokenizer.encode(path.read_text())]
+        step = (len(tokens) - length) // max(number - 1, 1)
+        return [tokens[i * step:i * step + length] for i in range(number)]
+
+    heads = stretches((ROOT / "docs").glob("*.md"), HEADS, HEAD_TOKENS)
+    ends = stretches((ROOT / "client/python/terrace").glob("*.py"), count, END_TOKENS)
+    return [{"prompt_token_ids": heads[i % HEADS] + end} for i, end in enumerate(ends)]
+
+
+def measure_crowd(llm, options, scheduler):
+    """All of them handed in at once."""
+    from vllm import SamplingParams
+
+    sampling = SamplingParams(max_tokens=16, temperature=0, detokenize=False, ignore_eos=True)
+    prompts = crowd_prompts(options["model"], options["crowd"])
+    began = time.monotonic()
+    outputs = llm.generate(prompts, sampling, use_tqdm=False)
+    result = {"answers": [list(output.outputs[0].token_ids) for output in outputs],
+              "seconds": time.monotonic() - began}
+    if scheduler is not None:
+        result.update(scheduler.side.scheduler.counters, refusal=scheduler.side.refusal)
+        while scheduler.has_pending_push_work():
+            llm.generate([{"prompt_token_ids": [4, 5, 6]}], sampling, use_tqdm=False)
     return result
 
 
@@ -343,6 +385,8 @@ def measured(llm, options, scheduler, worker):
         return measure_costs(llm, sampling, [scheduler, worker])
     if "hints" in options:
         return measure_hints(llm, scheduler)
+    if "crowd" in options:
+        return measure_crowd(llm, options, scheduler)
     return measure_delivery(llm, options, scheduler, worker) if "prompts" in options else None
 
 
@@ -352,6 +396,8 @@ def main():
         os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(
             str(rank % os.cpu_count())
             for rank in range(options.get("stages", 1) * options.get("ranks", 1)))
+    if "crowd" in options:  # GiB of KV
+        os.environ["VLLM_CPU_KVCACHE_SPACE"] = "4"
     import torch
     import vllm
     from vllm import LLM, SamplingParams
@@ -361,12 +407,13 @@ def main():
               skip_tokenizer_init=True,
               enforce_eager=True, dtype=options.get("dtype", "float32"),
               max_model_len=LONG_TOKENS + 64 if {"prompts", "hints"} & set(options) else 1024,
-              block_size=32, max_num_seqs=4, enable_prefix_caching=True, **named)
+              block_size=32, max_num_seqs=CROWD if "crowd" in options else 4,
+              enable_prefix_caching="socket" in options or "crowd" not in options, **named)
     stored, loaded = [], []
     scheduler, worker = connectors_of(llm, options)
     # Not of long prompts: a digest gives the GIL away, and then waits 5 ms for it.
-    if worker is not None and worker.side.worker is not None and "prompts" not in options and \
-            "hints" not in options:
+    if worker is not None and worker.side.worker is not None and not \
+            {"prompts", "hints", "crowd"} & set(options):
         watch(worker.side.worker, worker.side._pages, stored, loaded)
     if "stop_pid" in options:
         os.kill(options["stop_pid"], signal.SIGSTOP)
