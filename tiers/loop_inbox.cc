@@ -36,12 +36,13 @@ LoopInbox::~LoopInbox() {
 }
 
 void LoopInbox::Post(Work work) {
-  if (!waiting_.Put(std::move(work))) return;
-  const uint64_t one = 1;
-  (void)!::write(event_fd_, &one, sizeof(one));  // fails if it is readable already
+  waiting_.Put(std::move(work), [this] {
+    const uint64_t one = 1;
+    (void)!::write(event_fd_, &one, sizeof(one));
+  });
 }
 
-// It counts down before anything is taken: whoever finds nothing waiting afterwards counts anew.
+// It counts down before anything is taken, as MpscQueue asks.
 void LoopInbox::Await() {
   event_->async_read_some(asio::buffer(&event_count_, sizeof(event_count_)),
                           [inbox = weak_from_this()](const asio::error_code& error, size_t) {

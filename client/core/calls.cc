@@ -33,15 +33,14 @@ FinishedCall Calls::Call(CallSpec spec) {
 }
 
 Status Calls::Submit(CallSpec spec, AsyncSpec async) {
-  CompletionQueue& completions = requests_.completions();
   const bool has_callback = async.callback != nullptr;
-  if (!has_callback && !completions.Reserve()) {
+  if (!has_callback && !requests_.completions().Reserve()) {
     return Status(StatusCode::kBusy, "finished requests wait for Poll");
   }
   const uint64_t deadline_us = spec.deadline_us;
   const Result<Request*> prepared = Prepare(&spec);
   if (!prepared.ok()) {
-    if (!has_callback) completions.Unreserve();
+    if (!has_callback) requests_.Unreserve();
     return prepared.status();
   }
   Request* const request = *prepared;
@@ -51,7 +50,7 @@ Status Calls::Submit(CallSpec spec, AsyncSpec async) {
   if (spec.is_bypassed) {
     if (connection_.is_stopping()) {  // else a chain of them would have no end
       requests_.table().Free(*request);
-      if (!has_callback) completions.Unreserve();
+      if (!has_callback) requests_.Unreserve();
       return Status(StatusCode::kGone, "the Client is being destroyed");
     }
     AnswerBypassed(*request);
@@ -61,7 +60,7 @@ Status Calls::Submit(CallSpec spec, AsyncSpec async) {
   requests_.table().MakePending(*request);
   const Status sent = connection_.Send(spec.connection, spec.message, spec.deadline_us);
   if (!sent.ok() && Withdraw(*request, spec.message.request_id)) {
-    if (!has_callback) completions.Unreserve();
+    if (!has_callback) requests_.Unreserve();
     return sent;
   }
   // A caller that reads now does this when it leaves.
@@ -142,8 +141,14 @@ Status Calls::WaitReady(const LeaseState& lease, uint32_t block_count, uint64_t 
   return Status(StatusCode::kNotFound, "no more blocks will come");
 }
 
-void Calls::WaitForCompletion(uint64_t deadline_us) {
-  static_cast<void>(Await({.completions = &requests_.completions()}, deadline_us));
+bool Calls::PopUntil(ClientCompletion* completion, uint64_t deadline_us) {
+  CompletionQueue& completions = requests_.completions();
+  while (true) {
+    const Status waited = Await({.completions = &completions}, deadline_us);
+    if (requests_.Pop(completion)) return true;
+    // Another thread may have been here first.
+    if (!waited.ok() || !completions.is_awaited()) return false;
+  }
 }
 
 }  // namespace terrace::client

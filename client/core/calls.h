@@ -83,8 +83,8 @@ class Calls {
 
   // kOk once block_count blocks of the lease are ready; else as Client::WaitReady.
   Status WaitReady(const LeaseState& lease, uint32_t block_count, uint64_t deadline_us);
-  // Until a completion is queued, none can come, or the deadline.
-  void WaitForCompletion(uint64_t deadline_us);
+  // Takes a completion, waiting for one. False when none is awaited, or at the deadline.
+  bool PopUntil(ClientCompletion* completion, uint64_t deadline_us);
 
  private:
   // kBusy as Call's. A Commit that releases its lease closes it.

@@ -366,13 +366,12 @@ Status Client::CommitAsync(WriteLease& lease, const RequestOptions& options, uin
 
 bool Client::Poll(ClientCompletion* completion) {
   return !internals_->core->connection().is_forked() &&
-         internals_->core->completions().Pop(completion);
+         internals_->core->requests().Pop(completion);
 }
 bool Client::PollUntil(ClientCompletion* completion, uint64_t deadline_us) {
   Core& core = *internals_->core;
   if (core.connection().is_forked()) return false;
-  core.calls().WaitForCompletion(After(deadline_us));
-  return core.completions().Pop(completion);
+  return core.calls().PopUntil(completion, After(deadline_us));
 }
 int Client::event_fd() const {
   return internals_->core->connection().is_forked() ? -1

@@ -24,8 +24,27 @@ bool CompletionQueue::Reserve() {
 }
 
 void CompletionQueue::Unreserve() {
-  LockGuard guard(lock_);
-  --reserved_count_;
+  const CancelDeferred deferred;
+  bool is_end = false;
+  {
+    LockGuard guard(lock_);
+    is_end = --reserved_count_ == 0;
+  }
+  if (is_end) SignalEnd();
+}
+
+CompletionQueue::Waiting::Waiting(CompletionQueue* queue) : queue_(queue) {
+  ++queue_->waiting_count_;
+  if (queue_->is_empty() && queue_->is_signal_late_) queue_->TakeSignalBack();
+}
+
+// Tells of nothing, and is taken back as one that is late.
+void CompletionQueue::SignalEnd() {
+  if (waiting_count_ == 0) return;
+  ++signals_due_;
+  is_signal_late_ = true;
+  eventfd_write(event_fd_.get(), 1);
+  --signals_due_;
 }
 
 void CompletionQueue::Push(ClientCompletion completion) {
@@ -60,18 +79,19 @@ bool CompletionQueue::Pop(ClientCompletion* completion) {
   bool is_found = false;
   {
     const CancelDeferred deferred;
-    bool is_last = false;
+    bool is_last = false, is_end = false;
     {
       LockGuard guard(lock_);
       is_found = queued_count_ != 0;
       if (is_found) {
         std::swap(popped, ring_[first_]);
         first_ = (first_ + 1) % ring_.size();
-        --reserved_count_;
+        is_end = --reserved_count_ == 0;
         is_last = --queued_count_ == 0;
       }
     }
     if (is_last || (!is_found && is_signal_late_)) TakeSignalBack();
+    if (is_end) SignalEnd();
   }
   // What *completion held may be a lease, whose end is sent here, outside of the lock.
   if (is_found) *completion = std::move(popped);

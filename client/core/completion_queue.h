@@ -34,8 +34,22 @@ class CompletionQueue {
   bool is_awaited() const { return reserved_count_.load() != 0; }
   int event_fd() const { return event_fd_.get(); }
 
+  // For as long as it lives, event_fd() is readable, too, when nothing is awaited any more: for who
+  // looks at is_empty() and is_awaited() once it has been made, and sleeps.
+  class Waiting {
+   public:
+    explicit Waiting(CompletionQueue* queue);
+    ~Waiting() { --queue_->waiting_count_; }
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+
+   private:
+    CompletionQueue* const queue_;
+  };
+
  private:
   void TakeSignalBack();
+  void SignalEnd();
 
   TimedLock lock_;
   GuardedFd event_fd_;
@@ -45,6 +59,7 @@ class CompletionQueue {
   std::atomic<size_t> reserved_count_{0};    // likewise; queued ones included
   std::atomic<size_t> signals_due_{0};       // of those who have pushed and not signalled yet
   std::atomic<bool> is_signal_late_{false};  // one was due when nothing was queued any more
+  std::atomic<size_t> waiting_count_{0};
 };
 
 }  // namespace terrace::client

@@ -57,9 +57,22 @@ void PendingRequests::End(Request& request) {
     link_.WakeBackground();
     return;
   }
-  completions_.Push(CompletionOf(request));
+  // First, since whom it wakes may ask for the next one at once.
+  ClientCompletion completion = CompletionOf(request);
   table_.Free(request);
+  completions_.Push(std::move(completion));
   role_.WakeLane(kLeaseLane);
+}
+
+bool PendingRequests::Pop(ClientCompletion* completion) {
+  const bool is_found = completions_.Pop(completion);
+  if (!completions_.is_awaited()) role_.WakeLane(kLeaseLane);
+  return is_found;
+}
+
+void PendingRequests::Unreserve() {
+  completions_.Unreserve();
+  if (!completions_.is_awaited()) role_.WakeLane(kLeaseLane);
 }
 
 void PendingRequests::FailAll() {
@@ -106,12 +119,13 @@ uint64_t PendingRequests::Expire() {
     completion.verb = request->asked.verb;
     completion.status = Status(StatusCode::kBusy, "the deadline passed");
     const CompletionCallback callback = std::move(request->callback);
+    table_.FinishExpiry(*request);
     if (callback == nullptr) {
       completions_.Push(std::move(completion));
       role_.WakeLane(kLeaseLane);
+    } else {
+      Invoke(callback, std::move(completion));
     }
-    table_.FinishExpiry(*request);
-    if (callback != nullptr) Invoke(callback, std::move(completion));
   }
   return next_deadline_us;
 }

@@ -26,7 +26,7 @@ struct Awaited {
   const Request* request = nullptr;   // its answer
   const LeaseState* lease = nullptr;  // or block_count of its blocks
   uint32_t block_count = 0;
-  const CompletionQueue* completions = nullptr;  // or any completion, while some may come
+  CompletionQueue* completions = nullptr;  // or any completion, while some may come
 
   bool is_over() const;
   uint32_t lane() const;  // of ReaderRole's sleepers
@@ -40,6 +40,9 @@ class PendingRequests {
 
   RequestTable& table() { return table_; }
   CompletionQueue& completions() { return completions_; }
+  // As of the CompletionQueue; others may be waiting for what now does not come any more.
+  bool Pop(ClientCompletion* completion);
+  void Unreserve();
 
   // Of a claimed request, whose status and results are filled in.
   void End(Request& request);

@@ -45,13 +45,21 @@ void Reader::ReadWhile(const Awaited& awaited, uint64_t deadline_us) {
       options_.reply_spin_us == 0 ? 0 : MonotonicUs() + options_.reply_spin_us;
   while (!is_broken_ && !awaited.is_over()) {
     const uint64_t now_us = spin_until_us == 0 ? 0 : MonotonicUs();
-    if (now_us >= spin_until_us && !link.WaitReadable(deadline_us)) {
+    if (now_us >= spin_until_us && !Sleep(awaited, deadline_us)) {
       if (MonotonicUs() >= deadline_us) return;
       continue;
     }
     if (now_us >= deadline_us) return;
     ReadOnce();
   }
+}
+
+// False at the deadline. Others end requests, too: those whose deadline has passed, for one.
+bool Reader::Sleep(const Awaited& awaited, uint64_t deadline_us) {
+  const Link& link = connection_.link();
+  if (awaited.completions == nullptr) return link.WaitReadable(deadline_us);
+  const CompletionQueue::Waiting waiting(awaited.completions);
+  return awaited.is_over() || link.WaitReadable(deadline_us, awaited.completions->event_fd());
 }
 
 bool Reader::ReadOnce() {

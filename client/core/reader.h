@@ -58,6 +58,7 @@ class Reader {
   void Leave();
 
  private:
+  bool Sleep(const Awaited& awaited, uint64_t deadline_us);
   void Dispatch();
   void OnMessage(const Message& message);
   void OnAnswer(const Message& message);

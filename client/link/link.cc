@@ -105,11 +105,11 @@ void Link::Shutdown() {
   if (socket_.is_open()) shutdown(socket_.get(), SHUT_RDWR);
 }
 
-bool Link::WaitReadable(uint64_t deadline_us) const {
+bool Link::WaitReadable(uint64_t deadline_us, int other_fd) const {
   const CancelDeferred deferred;
-  pollfd entry{socket_.get(), POLLIN, 0};
+  pollfd entries[] = {{socket_.get(), POLLIN, 0}, {other_fd, POLLIN, 0}};
   const timespec timeout = ToTimespec(UsUntil(deadline_us));
-  return ppoll(&entry, 1, &timeout, nullptr) > 0;
+  return ppoll(entries, other_fd < 0 ? 1 : 2, &timeout, nullptr) > 0;
 }
 
 ssize_t Link::Receive(std::span<std::byte> space) const {

@@ -42,8 +42,8 @@ class Link {
   // Breaks the present connection: its reader meets the end of the stream.
   void Shutdown();
 
-  // False at the deadline.
-  bool WaitReadable(uint64_t deadline_us) const;
+  // The socket, or the other descriptor. False at the deadline.
+  bool WaitReadable(uint64_t deadline_us, int other_fd = -1) const;
   // As recv: 0 at the end of the stream, −1 with errno.
   ssize_t Receive(std::span<std::byte> space) const;
 

@@ -138,6 +138,8 @@ Result<RedisMemory> ParseGenerations(std::string_view content, const DomainSecre
     if (!is_read) return refused;
     rest.remove_prefix(end + 1);
   }
+  // As of a place.
+  if (FormatGenerations(memory, secret) != content) return refused;
   return memory;
 }
 

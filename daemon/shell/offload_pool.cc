@@ -16,7 +16,7 @@
 namespace terrace {
 namespace {
 
-constexpr size_t kPopulatesMax = 64;  // in the queue, beside jobs
+constexpr uint32_t kPopulatesMax = 64;  // in the queue, beside jobs
 
 }  // namespace
 
@@ -48,7 +48,8 @@ void OffloadPool::Run(Worker* worker) {
       worker->is_asleep = 1;  // first: whatever comes from now on wakes it
       has_work = queue_.Take(&work);
       if (!has_work && !is_stopping_) worker->is_asleep.wait(1);
-      worker->is_asleep = 0;
+      // What it was called for is not what it has: another one is to take it.
+      if (worker->is_asleep.exchange(0) == 0 && has_work) CallOne();
     }
     if (has_work) std::exchange(work, nullptr)();
   }
@@ -61,24 +62,29 @@ void OffloadPool::Wake(Worker* worker) {
 // Those that are awake look for more when they are done.
 bool OffloadPool::Give(Work work) {
   if (!queue_.Put(std::move(work))) return false;
+  CallOne();
+  return true;
+}
+
+void OffloadPool::CallOne() {
   const auto sleeper =
       std::ranges::find_if(workers_, [](const auto& worker) { return worker->is_asleep != 0; });
   if (sleeper != workers_.end()) Wake(sleeper->get());
-  return true;
 }
 
 Status OffloadPool::Submit(ChecksumJob job) {
   const bool has_room = jobs_in_flight_ < options_.jobs_max;
-  Work work = [this, job = std::move(job)] {
-    std::vector<Checksum> roots;
-    roots.reserve(job.parts.size());
-    for (const ChecksumJob::Part& part : job.parts) {
-      roots.push_back(ChecksumPart(part.bytes, part.seed));
+  // Its vectors are made and freed here: a thread that frees another's takes the allocator's lock,
+  // for which the other then waits.
+  std::vector<Checksum> made(job.parts.size());
+  Work work = [this, job = std::move(job), roots = std::move(made)]() mutable {
+    for (size_t i = 0; i < roots.size(); ++i) {
+      roots[i] = ChecksumPart(job.parts[i].bytes, job.parts[i].seed);
     }
-    post_([this, id = job.id, roots = std::move(roots)] {
+    post_([this, job = std::move(job), roots = std::move(roots)] {
       TERRACE_CHECK(jobs_in_flight_ > 0, "a job comes back once: below 0 no queue is ever full");
       --jobs_in_flight_;
-      done_(id, roots);
+      done_(job.id, roots);
     });
   };
   if (!has_room || !Give(std::move(work))) {
@@ -91,7 +97,13 @@ Status OffloadPool::Submit(ChecksumJob job) {
 }
 
 void OffloadPool::Populate(std::span<std::byte> memory) {
-  (void)Give([memory] { madvise(memory.data(), memory.size(), MADV_POPULATE_WRITE); });
+  if (populates_waiting_ == kPopulatesMax) return;
+  ++populates_waiting_;
+  const bool is_given = Give([this, memory] {
+    --populates_waiting_;
+    madvise(memory.data(), memory.size(), MADV_POPULATE_WRITE);
+  });
+  if (!is_given) --populates_waiting_;
 }
 
 void OffloadPool::Stop() {

@@ -53,6 +53,8 @@ class OffloadPool : public Offload {
   static void Wake(Worker* worker);
   // False: the queue is full.
   bool Give(Work work);
+  // One that sleeps, if any does.
+  void CallOne();
 
   const Options options_;
   const Post post_;
@@ -63,6 +65,7 @@ class OffloadPool : public Offload {
   uint64_t jobs_refused_ = 0;
   SpmcQueue<Work> queue_;
   std::vector<std::unique_ptr<Worker>> workers_;
+  std::atomic<uint32_t> populates_waiting_{0};
   std::atomic<bool> is_stopping_{false};
 };
 

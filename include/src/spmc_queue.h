@@ -1,5 +1,6 @@
 // SpmcQueue: values of one thread for many, without a lock: whoever is pushed aside in the middle
-// of a call keeps its own place alone from being used again. The oldest comes first.
+// of a Take keeps nobody from what waits. Its place alone stays in use, and when that one's turn
+// comes round the queue is full, whatever waits. The oldest comes first.
 //
 // THREADING: Put on one thread, Take on any.
 // LIMITS: `capacity` values, whose places are made at once.

@@ -39,6 +39,7 @@ def write(path, inputs):
     lines = []
     for name, data in sorted(inputs.items()):
         lines += [f"= {name}", *textwrap.wrap(base64.b64encode(data).decode(), COLUMNS)]
+    path.parent.mkdir(exist_ok=True)
     path.write_text("\n".join(lines) + "\n")
 
 

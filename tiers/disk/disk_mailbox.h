@@ -1,5 +1,5 @@
 // DiskMailbox: how the threads of a disk hand completions to the store thread, many at a time: the
-// first one into an empty box posts one call, those that arrive until it runs ride along.
+// first one posts a call, those that arrive until it runs ride along.
 //
 // THREADING: Put on any thread, Close on the store thread; `deliver` runs on the store thread.
 // OWNERSHIP: shared with the threads of the disk; what was posted and has not run does not hold it.
@@ -39,14 +39,11 @@ class DiskMailbox : public std::enable_shared_from_this<DiskMailbox> {
  private:
   void Open();
 
-  using Batch = std::vector<DiskCompletion>;
-
   const Post post_;
-  MpscQueue<Batch> waiting_;
+  MpscQueue<DiskCompletion> waiting_;
   // Store thread.
-  Deliver deliver_;  // none: closed
-  std::vector<Batch> taken_;
-  Batch opened_;  // they keep their capacity between turns
+  Deliver deliver_;                     // none: closed
+  std::vector<DiskCompletion> opened_;  // keeps its capacity between turns
 };
 
 }  // namespace terrace

@@ -19,32 +19,51 @@ using testing::IsEmpty;
 
 TEST(MpscQueue, GivesWhatWaitsOldestFirst) {
   MpscQueue<int> queue;
+  int wakes = 0;
+  const auto wake = [&wakes] { ++wakes; };
   std::vector<int> taken = {0};
-  EXPECT_TRUE(queue.Put(1)) << "nothing waited";
-  EXPECT_FALSE(queue.Put(2));
-  EXPECT_FALSE(queue.Put(3));
+  queue.Put(1, wake);
+  EXPECT_EQ(wakes, 1);
+  queue.Put(2, wake);
+  queue.PutAll(std::vector<int>{3, 4}, wake);
+  queue.PutAll({}, wake);
+  EXPECT_EQ(wakes, 1) << "it has been woken, and has not taken since";
   queue.TakeAll(&taken);
-  EXPECT_THAT(taken, ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(taken, ElementsAre(0, 1, 2, 3, 4));
   taken.clear();
   queue.TakeAll(&taken);
   EXPECT_THAT(taken, IsEmpty());
-  EXPECT_TRUE(queue.Put(4)) << "nothing waited again";
+  queue.PutAll(std::vector<int>{5, 6}, wake);
+  EXPECT_EQ(wakes, 2);
+  queue.TakeAll(&taken);
+  EXPECT_THAT(taken, ElementsAre(5, 6));
+}
+
+TEST(MpscQueue, WhoIsPushedAsideBeforeItWakesHoldsNobodyUp) {
+  MpscQueue<int> queue;
+  int wakes_of_others = 0;
+  queue.Put(1, [&] { queue.Put(2, [&] { ++wakes_of_others; }); });
+  EXPECT_EQ(wakes_of_others, 1) << "the first one may not come to it for long";
+  queue.Put(3, [&] { ++wakes_of_others; });
+  EXPECT_EQ(wakes_of_others, 1);
 }
 
 TEST(MpscQueue, DestroysWhatNobodyTakes) {
   const auto counted = std::make_shared<int>();
   {
     MpscQueue<std::shared_ptr<int>> left;
-    left.Put(counted);
-    left.Put(counted);
+    left.Put(counted, [] {});
+    left.Put(counted, [] {});
     EXPECT_EQ(counted.use_count(), 3);
   }
   EXPECT_EQ(counted.use_count(), 1);
   MpscQueue<std::shared_ptr<int>> closed;
-  closed.Put(counted);
+  const auto nobody = [] { ADD_FAILURE() << "nobody is to be woken"; };
+  closed.Put(counted, [] {});
   closed.Close();
   EXPECT_EQ(counted.use_count(), 1);
-  EXPECT_FALSE(closed.Put(counted)) << "nobody is to be woken";
+  closed.Put(counted, nobody);
+  closed.PutAll(std::vector{counted, counted}, nobody);
   EXPECT_EQ(counted.use_count(), 1);
   std::vector<std::shared_ptr<int>> taken;
   closed.TakeAll(&taken);
@@ -52,8 +71,7 @@ TEST(MpscQueue, DestroysWhatNobodyTakes) {
   EXPECT_THAT(taken, IsEmpty());
 }
 
-// Whoever is told that nothing waited is the only one to wake the thread that takes, which sleeps
-// between: a value that nobody announces would never be taken.
+// The thread that takes sleeps between: a value that nobody announces would never be taken.
 TEST(MpscQueue, ManyThreadsLoseNothingAndEachKeepsItsOrder) {
   constexpr uint32_t kThreads = 4, kValues = 20'000;
   struct Value {
@@ -65,9 +83,10 @@ TEST(MpscQueue, ManyThreadsLoseNothingAndEachKeepsItsOrder) {
   for (uint32_t thread = 0; thread < kThreads; ++thread) {
     threads.emplace_back([&queue, &wakes, thread] {
       for (uint32_t number = 0; number < kValues; ++number) {
-        if (!queue.Put({thread, number})) continue;
-        ++wakes;
-        wakes.notify_one();
+        queue.Put({thread, number}, [&wakes] {
+          ++wakes;
+          wakes.notify_one();
+        });
       }
     });
   }

@@ -71,6 +71,33 @@ TEST_F(Async, ADeadlineCompletesOnceAndTheLateLeaseIsReleased) {
   EXPECT_EQ(done, 1);
 }
 
+// A thread of the library ends what is late, while the caller that waits for it reads.
+TEST_F(Async, WhoWaitsForOneHearsThatItIsLateAtOnce) {
+  daemon_.set_handler(
+      [](ScriptedDaemon&, const PeerMessage& message) { return message.verb == Verb::kAcquire; });
+  ASSERT_TRUE(client_->AcquireAsync(group_, TestKeys(2), {.deadline_us = 50'000}, 1).ok());
+  const auto began = std::chrono::steady_clock::now();
+  ClientCompletion completion;
+  ASSERT_TRUE(client_->PollUntil(&completion, 10 * kLongUs));
+  EXPECT_EQ(completion.status.code(), StatusCode::kBusy);
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::microseconds(5 * kLongUs));
+}
+
+// Whoever has seen one of them end may ask for the next one.
+TEST_F(Async, WhatHasEndedMakesRoomBeforeItIsSeen) {
+  ClientOptions options = TestOptions(daemon_);
+  options.pending_requests_max = 1;
+  client_.reset();
+  Connect(options);
+  pollfd entry{client_->event_fd(), POLLIN, 0};
+  ClientCompletion completion;
+  for (uint64_t i = 0; i < 5'000; ++i) {
+    ASSERT_TRUE(client_->AcquireAsync(group_, TestKeys(1), {}, i).ok()) << "after " << i;
+    ASSERT_EQ(poll(&entry, 1, 30'000), 1);
+    ASSERT_TRUE(client_->Poll(&completion));
+  }
+}
+
 TEST_F(Async, WhatNobodyPollsIsBounded) {
   ClientOptions options = TestOptions(daemon_);
   options.pending_requests_max = 2;

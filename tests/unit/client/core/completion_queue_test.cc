@@ -41,6 +41,42 @@ TEST(CompletionQueue, IsReadableWhileSomethingIsQueued) {
   EXPECT_FALSE(queue.Pop(&taken));
 }
 
+// Who waits for one that is on its way hears, too, that another thread has taken it, or that it
+// does not come.
+TEST(CompletionQueue, IsReadableForWhoWaitsOnceNothingIsAwaited) {
+  CompletionQueue queue(4);
+  ASSERT_TRUE(queue.Open().ok());
+  ClientCompletion taken;
+  {
+    PushOne(&queue, 1);
+    ASSERT_TRUE(queue.Reserve());
+    const CompletionQueue::Waiting waiting(&queue);
+    EXPECT_TRUE(queue.Pop(&taken));
+    EXPECT_FALSE(IsSignalled(queue)) << "another one is awaited";
+    queue.Unreserve();
+    EXPECT_TRUE(IsSignalled(queue));
+  }
+  EXPECT_FALSE(queue.Pop(&taken));
+  EXPECT_FALSE(IsSignalled(queue)) << "nothing was found: it is readable no more";
+  {
+    const CompletionQueue::Waiting waiting(&queue);
+    PushOne(&queue, 2);
+    EXPECT_TRUE(queue.Pop(&taken));
+    EXPECT_TRUE(IsSignalled(queue));
+  }
+  const CompletionQueue::Waiting waiting(&queue);
+  EXPECT_FALSE(IsSignalled(queue)) << "who begins to wait is not woken for what is over";
+  EXPECT_FALSE(queue.Pop(&taken));
+}
+
+TEST(CompletionQueue, NobodyIsToldThatNothingIsAwaitedIfNobodyWaits) {
+  CompletionQueue queue(4);
+  ASSERT_TRUE(queue.Open().ok());
+  ASSERT_TRUE(queue.Reserve());
+  queue.Unreserve();
+  EXPECT_FALSE(IsSignalled(queue));
+}
+
 // Who sleeps on the descriptor until there is something takes everything, whoever else takes; and
 // at the end, when nothing is found, it is not readable for ever.
 TEST(CompletionQueue, NobodySleepsBesideSomethingAndNothingWakesForEver) {

@@ -10,7 +10,12 @@
 #include <fstream>
 #include <future>
 #include <iterator>
+#include <string_view>
 #include <thread>
+#include <utility>
+#include <vector>
+
+#include "daemon/persist/kept_file.h"
 
 namespace terrace {
 namespace {
@@ -39,6 +44,25 @@ TEST(KeptGenerations, TextIsReadBackAsItIsOnly) {
     damaged[i] ^= 1;
     EXPECT_FALSE(ParseGenerations(damaged, SecretOf(1)).ok()) << i;
     EXPECT_FALSE(ParseGenerations(text.substr(0, i), SecretOf(1)).ok()) << i;
+  }
+}
+
+// Whatever the seal says: nobody has written it.
+TEST(KeptGenerations, WhatSaysTheSameInAnotherWayIsRefused) {
+  const std::string text =
+      FormatGenerations({.generations = {{.group = {10, 0}, .generation = 5, .is_owed = true}},
+                         .erasures = {{.group = {10, 0}, .key = {7, 8}, .until_s = 9}}},
+                        SecretOf(1));
+  const std::string inside = text.substr(0, text.size() - kKeptSealBytes);
+  ASSERT_TRUE(ParseGenerations(inside + KeptSealOf(inside, SecretOf(1)), SecretOf(1)).ok());
+  const auto sealed_with = [&](std::string_view old, std::string_view other) {
+    std::string changed = inside;
+    changed.replace(changed.find(old), old.size(), other);
+    return changed + KeptSealOf(changed, SecretOf(1));
+  };
+  for (const auto& [old, other] : std::vector<std::pair<std::string_view, std::string_view>>{
+           {"a 5 1", "A 5 1"}, {"5 1", "05 1"}, {" 9\n", " 09\n"}}) {
+    EXPECT_FALSE(ParseGenerations(sealed_with(old, other), SecretOf(1)).ok()) << other;
   }
 }
 
