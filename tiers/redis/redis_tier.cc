@@ -299,8 +299,12 @@ void RedisTier::Tick() {
   if (state_->is_stopped) return;
   state_->erasures.Age(RedisNowUs(), OwedErasures::kPatienceUs);
   state_->EraseSoon();
-  state_->Give(
-      [state = state_.get()] { state->blocks->LookForWrites([state] { state->PublishStats(); }); });
+  // Of a thread that hangs they would grow in number for ever.
+  if (state_->is_looking.exchange(true)) return;
+  state_->Give([state = state_.get()] {
+    state->is_looking = false;
+    state->blocks->LookForWrites([state] { state->PublishStats(); });
+  });
 }
 
 uint64_t RedisTier::PredictReadUs(uint64_t length_bytes) const {
@@ -311,11 +315,11 @@ uint64_t RedisTier::PredictReadUs(uint64_t length_bytes) const {
 }
 
 SharedTierStats RedisTier::stats() const {
-  SharedTierStats stats;
-  {
-    std::lock_guard lock(state_->mutex);
-    stats = state_->shared_stats;
+  // Whoever is pushed aside while it holds the lock is not waited for: what was last seen will do.
+  if (const std::unique_lock lock(state_->mutex, std::try_to_lock); lock.owns_lock()) {
+    state_->stats_seen = state_->shared_stats;
   }
+  SharedTierStats stats = state_->stats_seen;
   stats.operations_in_flight = state_->operations.size();
   stats.bytes_in_flight = state_->bytes_in_flight;
   stats.probes = state_->probes;

@@ -142,6 +142,7 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
   uint64_t owed_count = 0;  // of known
   uint64_t forgets_done = 0;
   OwedErasures erasures;
+  SharedTierStats stats_seen;
   bool is_erasing = false;       // a server is being asked to
   bool is_erasing_soon = false;  // EraseSoon
   // Of fetches and stores: those of a key.
@@ -158,6 +159,7 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
 
   // ---- both ----
   std::atomic<bool> is_ready{false};
+  std::atomic<bool> is_looking{false};  // Tick's look is still to come
   std::atomic<uint64_t> fetches_locked{0};
   std::mutex mutex;  // of what follows
   SharedTierStats shared_stats;

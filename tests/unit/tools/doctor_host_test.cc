@@ -210,6 +210,20 @@ TEST(DoctorMemory, HugePagesOfTheDaemonThatRunsAreItsSuccessors) {
   EXPECT_THAT(finding.found, HasSubstr("3,000 free, 4,096 wanted"));
 }
 
+TEST(DoctorMemory, HugePagesInUseMayBeKeptForADaemonThatIsDown) {
+  FakeHost host;
+  const std::string pool = "/sys/kernel/mm/hugepages/hugepages-2048kB/";
+  host.Write("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "always advise [never]\n");
+  host.Write(pool + "nr_hugepages", "4200\n");
+  host.Write(pool + "free_hugepages", "104\n");
+  Subject subject = host.Make();
+  subject.config.hugepages = HugePages::kOn;
+  EXPECT_EQ(CheckHugePages(subject).level, kWarning);
+  EXPECT_THAT(CheckHugePages(subject).meaning, HasSubstr("memory that is kept for it"));
+  host.Write(pool + "free_hugepages", "105\n");
+  EXPECT_EQ(CheckHugePages(subject).level, kProblem) << "they are fewer than it wants";
+}
+
 TEST(DoctorMemory, KeptMemoryOfSmallPagesStaysSoUntilAColdStart) {
   FakeHost host;
   const std::string pool = "/sys/kernel/mm/hugepages/hugepages-2048kB/";

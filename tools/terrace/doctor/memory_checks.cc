@@ -141,6 +141,16 @@ Finding CheckHugePages(const Subject& subject) {
     return finding;
   }
   finding.remedy = fmt::format("sudo sysctl vm.nr_hugepages={}", all - usable + wanted);
+  // Of a daemon that is down a keeper, or systemd, may hold memory, which its successor takes over.
+  const bool may_be_kept = !subject.stats && all - std::min(all, free) >= wanted;
+  if (choice == HugePages::kOn && may_be_kept) {
+    finding.level = FindingLevel::kWarning;
+    finding.meaning =
+        "hugepages is \"on\": terraced refuses to start, unless the pages in use are memory that "
+        "is "
+        "kept for it.";
+    return finding;
+  }
   if (choice == HugePages::kOn) {
     finding.level = FindingLevel::kProblem;
     finding.meaning = subject.stats ? "hugepages is \"on\": a start with new memory is refused."
