@@ -53,6 +53,25 @@ std::string ChosenWord(const std::string& text) {
   return text.substr(open + 1, close - open - 1);
 }
 
+struct HugePagePool {
+  uint64_t all = 0;
+  uint64_t free = 0;
+  uint64_t unclaimed = 0;  // of the free ones
+  uint64_t on_demand = 0;  // beyond the pool, as long as memory is not in too small pieces
+};
+
+HugePagePool PoolOf(const HostFiles& files) {
+  const auto number = [&files](const std::string& name) {
+    return files.ReadNumber("/sys/kernel/mm/hugepages/hugepages-2048kB/" + name).value_or(0);
+  };
+  HugePagePool pool{.all = number("nr_hugepages"), .free = number("free_hugepages")};
+  pool.unclaimed = pool.free - std::min(pool.free, number("resv_hugepages"));
+  const uint64_t surplus_max = number("nr_overcommit_hugepages");
+  pool.on_demand = std::min(surplus_max - std::min(surplus_max, number("surplus_hugepages")),
+                            MeminfoBytes(files, "MemAvailable") / kArenaHugePageBytes);
+  return pool;
+}
+
 }  // namespace
 
 Finding CheckMemory(const Subject& subject) {
@@ -93,10 +112,7 @@ Finding CheckMemory(const Subject& subject) {
 
 Finding CheckHugePages(const Subject& subject) {
   Finding finding{.check = "huge pages"};
-  const std::string pool = "/sys/kernel/mm/hugepages/hugepages-2048kB/";
-  const uint64_t all = subject.files.ReadNumber(pool + "nr_hugepages").value_or(0);
-  const uint64_t free = subject.files.ReadNumber(pool + "free_hugepages").value_or(0);
-  const uint64_t reserved = subject.files.ReadNumber(pool + "resv_hugepages").value_or(0);
+  const HugePagePool pool = PoolOf(subject.files);
   const std::vector<uint32_t> segments = SegmentsExpected(subject.config);
   const uint64_t wanted = std::reduce(segments.begin(), segments.end(), uint64_t{0}) *
                           subject.config.segment_bytes / kArenaHugePageBytes;
@@ -104,18 +120,10 @@ Finding CheckHugePages(const Subject& subject) {
       subject.files.Read("/sys/kernel/mm/transparent_hugepage/shmem_enabled").value_or(""));
   // What a daemon that runs has of them, its successor takes over, or finds free.
   const uint64_t own = subject.huge_page_bytes.value_or(0) / kArenaHugePageBytes;
-  const uint64_t unclaimed = free - std::min(free, reserved);
-  // Beyond the pool, as long as memory is not in too small pieces.
-  const uint64_t surplus_max =
-      subject.files.ReadNumber(pool + "nr_overcommit_hugepages").value_or(0);
-  const uint64_t surplus = subject.files.ReadNumber(pool + "surplus_hugepages").value_or(0);
-  const uint64_t on_demand =
-      std::min(surplus_max - std::min(surplus_max, surplus),
-               MeminfoBytes(subject.files, "MemAvailable") / kArenaHugePageBytes);
   finding.found = fmt::format(
       "{} of 2 MiB in the pool, {} free, {}{}{} wanted; transparent ones of shared memory: {}",
-      FormatCount(all), FormatCount(unclaimed),
-      on_demand > 0 ? FormatCount(on_demand) + " more on demand, " : "",
+      FormatCount(pool.all), FormatCount(pool.unclaimed),
+      pool.on_demand > 0 ? FormatCount(pool.on_demand) + " more on demand, " : "",
       own > 0 ? FormatCount(own) + " the daemon's, " : "",
       wanted > 0 ? FormatCount(wanted) : "an unknown number", shmem.empty() ? "unknown" : shmem);
   if (wanted == 0) return finding;  // there is no configuration to tell
@@ -125,24 +133,24 @@ Finding CheckHugePages(const Subject& subject) {
     return finding;
   }
   // Who does not tell may have those that are not free; of fewer than it wants, others may.
-  const bool may_have_its_own = subject.stats && !subject.huge_page_bytes && all >= wanted;
-  const uint64_t usable = may_have_its_own ? all : unclaimed + own;
+  const bool may_have_its_own = subject.stats && !subject.huge_page_bytes && pool.all >= wanted;
+  const uint64_t usable = may_have_its_own ? pool.all : pool.unclaimed + own;
   const bool is_transparent =
       shmem == "always" || shmem == "within_size" || shmem == "advise" || shmem == "force";
   const std::string cold_start =
       subject.has_small_pages && !is_transparent
           ? "[daemon] hugepages = \"on\" and a restart, which begins cold"
           : "";
-  if (usable + on_demand >= wanted) {
+  if (usable + pool.on_demand >= wanted) {
     if (cold_start.empty()) return finding;
     finding.level = FindingLevel::kNote;
     finding.meaning = "Memory is of 4 KiB pages from before, and a restart takes it over as it is.";
     finding.remedy = cold_start;
     return finding;
   }
-  finding.remedy = fmt::format("sudo sysctl vm.nr_hugepages={}", all - usable + wanted);
+  finding.remedy = fmt::format("sudo sysctl vm.nr_hugepages={}", pool.all - usable + wanted);
   // Of a daemon that is down a keeper, or systemd, may hold memory, which its successor takes over.
-  const bool may_be_kept = !subject.stats && all - std::min(all, free) >= wanted;
+  const bool may_be_kept = !subject.stats && pool.all - std::min(pool.all, pool.free) >= wanted;
   if (choice == HugePages::kOn && may_be_kept) {
     finding.level = FindingLevel::kWarning;
     finding.meaning =
