@@ -34,6 +34,7 @@ void CompletionQueue::Unreserve() {
 }
 
 CompletionQueue::Waiting::Waiting(CompletionQueue* queue) : queue_(queue) {
+  const CancelDeferred deferred;
   ++queue_->waiting_count_;
   if (queue_->is_empty() && queue_->is_signal_late_) queue_->TakeSignalBack();
 }
