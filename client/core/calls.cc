@@ -135,8 +135,8 @@ Status Calls::Await(const Awaited& awaited, uint64_t deadline_us) {
 
 Status Calls::WaitReady(const LeaseState& lease, uint32_t block_count, uint64_t deadline_us) {
   const Status waited = Await({.lease = &lease, .block_count = block_count}, deadline_us);
-  if (lease.ready_count.load() >= block_count) return Status::Ok();
   if (!lease.is_valid.load()) return kLeaseGone;
+  if (lease.ready_count.load() >= block_count) return Status::Ok();
   if (!waited.ok()) return waited;
   return Status(StatusCode::kNotFound, "no more blocks will come");
 }

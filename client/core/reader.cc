@@ -74,8 +74,9 @@ bool Reader::ReadOnce() {
     }
     if (received < 0 && errno == EAGAIN) return false;
     if (received < 0 && errno == EINTR) return true;
-    Break(received == 0 ? "the daemon closed the connection; it is connected to again"
-                        : "the connection to the daemon broke; it is connected to again");
+    Break(received == 0
+              ? "the daemon closed the connection; the client goes on trying to connect"
+              : "the connection to the daemon broke; the client goes on trying to connect");
   } catch (const std::bad_alloc&) {
     Break("no memory for what the daemon sent; the connection is given up and made again");
   }
@@ -108,7 +109,7 @@ void Reader::Dispatch() {
 
 void Reader::OnMessage(const Message& message) {
   if (message.prefix.boot_id != connection_.boot_id()) {
-    return Break("another daemon answers on this connection; it is connected to again");
+    return Break("another daemon answers on this connection; the client connects anew");
   }
   if (message.verb == protocol::kVerbWorkOrder) return OnWorkOrder(message);
   if (message.verb == protocol::kVerbPinTurnBegins) return to_.pins.OnTurnBegins();

@@ -26,6 +26,8 @@ const char* RemedyFor(int error) {
       return "is terraced running, and is socket_path its domain's socket?";
     case ECONNREFUSED:
       return "nobody listens there: start terraced";
+    case ENOTSOCK:
+      return "socket_path is to name its domain's socket, which terraced makes";
     case EPERM:
       return "this user may not: add it to the socket's group, or ask for a domain of its own";
     case EAGAIN:
@@ -33,6 +35,12 @@ const char* RemedyFor(int error) {
     default:
       return "check socket_path and terraced's log";
   }
+}
+
+// The kernel refuses a connection to anything else as one to a socket at which nobody listens.
+bool IsNoSocket(const std::string& path) {
+  struct stat facts {};
+  return stat(path.c_str(), &facts) == 0 && !S_ISSOCK(facts.st_mode);
 }
 
 // Who may open what this user may not. By number: names would have to be looked up in files and
@@ -110,7 +118,9 @@ bool Handshake::Connect(Refusal* refusal) {
     return true;
   }
   error = errno;
-  refusal->is_final = error == EACCES || error == EPERM || error == ENOTDIR || error == EPROTOTYPE;
+  if (error == ECONNREFUSED && IsNoSocket(options_.socket_path)) error = ENOTSOCK;
+  refusal->is_final = error == EACCES || error == EPERM || error == ENOTDIR ||
+                      error == EPROTOTYPE || error == ENOTSOCK;
   return Refuse(Status(StatusCode::kIo, "the daemon's socket cannot be connected to", error),
                 "cannot connect to " + options_.socket_path + ": " + std::strerror(error) + "; " +
                     (error == EACCES ? RemedyForDenied(options_.socket_path) : RemedyFor(error)),

@@ -272,7 +272,7 @@ class Client {
   // with another spec) is kInvalid with the field and both values in last_error().
   Result<GroupRef> Open(const SpaceGroupSpec& spec, uint64_t self_mask, uint64_t deadline_us = 0);
   // Keys of this group under the domain's secret; of Spaces of chunks those of terrace/chunk.h.
-  // kGone before the first connection.
+  // kGone while there is no connection: they need the domain's secret.
   Result<PrefixHasher> Hasher(GroupRef group) const;
 
   // ---- blocking, up to the deadline ----

@@ -165,7 +165,7 @@ typedef struct terrace_space {
 typedef struct terrace_group_spec {
   uint32_t struct_bytes;
   uint32_t member_count;
-  const char* name; /* unique in its domain */
+  const char* name; /* for people; equal members are one group, under the name it first had */
   const terrace_space* const* members;
 } terrace_group_spec;
 #define TERRACE_GROUP_SPEC_INIT \
@@ -200,14 +200,14 @@ TERRACE_API terrace_status terrace_open(terrace_client* client, const terrace_gr
 /* One key per full block of `tokens`, which follow the block `parent` (NULL: a prompt's start, or,
  * in a group of chunks, a chunk's, wherever that stands).
  * A block is the block_tokens of the group; what does not fill one has no key. Writes at most
- * key_capacity keys, and to *key_count how many it has written. TERRACE_GONE before the first
+ * key_capacity keys, and to *key_count how many it has written. TERRACE_GONE while there is no
  * connection: the keys need the domain's secret. */
 TERRACE_API terrace_status terrace_hash_tokens(terrace_client* client, terrace_group group,
                                                const terrace_id* parent, const uint32_t* tokens,
                                                size_t token_count, terrace_id* keys,
                                                size_t key_capacity, size_t* key_count);
 /* Keys of an engine's own digests, digest_bytes (16 … 32) each, one behind the other; writes
- * digest_count keys. TERRACE_GONE before the first connection. */
+ * digest_count keys. TERRACE_GONE while there is no connection. */
 TERRACE_API terrace_status terrace_hash_digests(terrace_client* client, terrace_group group,
                                                 const void* digests, size_t digest_bytes,
                                                 size_t digest_count, terrace_id* keys);

@@ -3,11 +3,13 @@ import asyncio
 import gc
 import os
 import select
+import threading
 
 import pytest
 
 import terrace
 from terrace import aio
+from terrace.requests import Asker
 from conftest import LONG_S, SPACE, block_bytes, connect, let_nobody_store, wait_until_free
 
 
@@ -32,6 +34,65 @@ def test_requests_run_side_by_side(group):
             await requests.prefetch(group.hash(list(range(16))))
 
     asyncio.run(main())
+
+
+def store(group, number):
+    keys = group.hash([number] + list(range(47)))
+    with group.reserve(keys, LONG_S) as lease:
+        lease.write([block_bytes(i, number) for i in range(3)])
+        assert lease.commit(LONG_S) == 3
+
+
+async def check_loads(requests, numbers, rounds):
+    """What comes is what this one has asked for."""
+    for count in range(rounds):
+        number = numbers[count % len(numbers)]
+        keys = requests.group.hash([number] + list(range(47)))
+        with await requests.acquire(keys, LONG_S) as lease:
+            lease.wait_ready(timeout_s=LONG_S)
+            found = bytearray(3 * SPACE.block_bytes)
+            lease.copy_into(found)
+            assert found == b"".join(block_bytes(i, number) for i in range(3)), number
+
+
+def test_each_of_several_on_a_client_gets_its_own_answers(group):
+    for number in range(8):
+        store(group, number)
+
+    async def pair(numbers):
+        async with aio.Requests(group) as one, aio.Requests(group) as other:
+            await asyncio.wait_for(asyncio.gather(
+                *(check_loads(requests, numbers[i::4], 60)
+                  for i, requests in enumerate((one, other, one, other)))), 60)
+        async with aio.Requests(group) as after:  # nobody has taken the descriptor from the loop
+            await asyncio.wait_for(check_loads(after, numbers, 4), 60)
+
+    asyncio.run(pair(list(range(8))))
+    failures = []
+
+    def in_a_loop_of_its_own(numbers):
+        try:
+            asyncio.run(pair(numbers))
+        except BaseException as error:  # pylint: disable=broad-exception-caught
+            failures.append(error)
+
+    threads = [threading.Thread(target=in_a_loop_of_its_own, args=(list(range(first, 8, 2)) * 2,))
+               for first in range(2)]
+    for thread in threads:
+        thread.start()
+    # Beside them, one that looks now and then, and waits.
+    asker = Asker(group, LONG_S)
+    for count in range(120):
+        pending = asker.acquire(group.hash([count % 8] + list(range(47))))
+        assert asker.wait(pending, LONG_S)
+        with pending.lease as lease:
+            lease.wait_ready(timeout_s=LONG_S)
+            found = bytearray(3 * SPACE.block_bytes)
+            lease.copy_into(found)
+            assert found[:SPACE.block_bytes] == block_bytes(0, count % 8)
+    for thread in threads:
+        thread.join()
+    assert not failures and asker.pending_count == 0
 
 
 def test_a_reader_is_told_that_it_may_not_store(daemon, client):
@@ -108,7 +169,8 @@ def test_what_is_on_its_way_is_answered_though_the_client_was_closed(daemon):
             await requests.acquire(keys, LONG_S)
         gc.collect()
         # The loop looks at it until the Requests are closed, so its number is nobody else's.
-        assert "eventfd" in os.readlink(f"/proc/self/fd/{requests._fd}")
+        descriptor = terrace._native.lib.terrace_event_fd(requests._handle)
+        assert "eventfd" in os.readlink(f"/proc/self/fd/{descriptor}")
         await asyncio.wait_for(requests.close(), LONG_S)
 
     asyncio.run(main())

@@ -20,8 +20,8 @@ sys.path.insert(0, str(ROOT / "packaging"))
 import api_reference  # noqa: E402  pylint: disable=wrong-import-position
 
 # Configured by name, or of use to the package alone.
-NOT_CALLED = {"_native", "_version", "denied", "parameters", "prefill_cost", "presence", "shelf",
-              "threads", "vllm_plugin", "vllm_tier"}
+NOT_CALLED = {"_native", "_version", "answers", "denied", "parameters", "prefill_cost", "presence",
+              "shelf", "threads", "vllm_plugin", "vllm_tier"}
 ADAPTERS = {"vllm", "sglang", "lmcache"}
 
 

@@ -231,7 +231,7 @@ def test_a_hit_on_a_block_of_the_same_step_is_not_stored_before_it_is_computed(d
     def collect_all(asker):  # a daemon that is quicker than the scheduler
         collect(asker)
         while asker.pending_count:
-            asker.wait(next(iter(asker._pending.values())), 1)
+            asker.wait(next(iter(asker._pending)), 1)
 
     connect(daemon).close()
     engine = make_engine(daemon, random.Random(7))

@@ -1,14 +1,15 @@
-"""The asyncio face: the same verbs, awaited. One Client may serve both faces at once.
+"""The asyncio face: the same verbs, awaited. One Client may serve both faces at once, and any
+number of event loops.
 
     async with aio.Requests(group) as requests:
         lease = await requests.acquire(keys)
 """
 import asyncio
 import ctypes
-import itertools
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Optional, Tuple
 
 from . import _native
+from .answers import give_back
 from .calls import Hints, Keys, microseconds, native_of, request_of
 from .client import Client
 from .errors import Gone
@@ -16,13 +17,11 @@ from .group import Group
 from .leases import ReadLease, WriteLease
 
 lib = _native.lib
+_BUSY = 4  # a status
 
 
 class Requests:
-    """Asynchronous requests on one group, in the running event loop. Close it before the client.
-
-    A client has one queue of completions: have one Requests on it at a time.
-    """
+    """Asynchronous requests on one group, in the running event loop. Close it before the client."""
 
     def __init__(self, group: Group):
         self.group = group
@@ -30,10 +29,8 @@ class Requests:
         # What is on its way is answered, whoever closes the client meanwhile.
         self._handle = self.client.handle
         self._loop = asyncio.get_running_loop()
-        self._pending: Dict[int, "asyncio.Future[Any]"] = {}
-        self._numbers = itertools.count(1)
-        self._fd = lib.terrace_event_fd(self._handle)
-        self._loop.add_reader(self._fd, self._drain)
+        self._pending_count = 0
+        self.client.answers.listen(self._handle, self._loop)
         self._is_open = True
         self._is_idle: "Optional[asyncio.Future[None]]" = None  # somebody closes and waits for it
 
@@ -45,47 +42,62 @@ class Requests:
 
     async def close(self) -> None:
         """Waits for what is on its way: nothing of it may be lost."""
-        while self._pending:  # who was answered may have asked again
+        while self._pending_count:  # who was answered may have asked again
             if self._is_idle is None:
                 self._is_idle = self._loop.create_future()
             await asyncio.shield(self._is_idle)
         if self._is_open:
-            self._loop.remove_reader(self._fd)
             self._is_open = False
+            self.client.answers.end_listening(self._handle, self._loop)
 
-    def _drain(self) -> None:
-        while True:
-            completion = _native.Completion()
-            if lib.terrace_poll(self._handle, ctypes.byref(completion)):
-                return
-            future = self._pending.pop(completion.user_data, None)
-            if future is not None and not future.cancelled():
-                future.set_result(completion)
-            else:  # at once: the next turn of the loop may be after the client's end
-                _give_back(completion)
-            if not self._pending and self._is_idle is not None:
-                self._is_idle.set_result(None)
-                self._is_idle = None
+    def _take(self, future: "asyncio.Future[Any]", completion: _native.Completion) -> None:
+        """On any thread."""
+        try:
+            is_here = asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            is_here = False
+        if is_here:
+            return self._settle(future, completion)
+        try:
+            self._loop.call_soon_threadsafe(self._settle, future, completion)
+        except RuntimeError:  # the loop is closed
+            give_back(completion)
+
+    def _settle(self, future: "asyncio.Future[Any]", completion: _native.Completion) -> None:
+        if not future.cancelled():
+            future.set_result(completion)
+        else:  # at once: the next turn of the loop may be after the client's end
+            give_back(completion)
+        self._pending_count -= 1
+        if not self._pending_count and self._is_idle is not None:
+            self._is_idle.set_result(None)
+            self._is_idle = None
 
     async def _run(self, function: Any, doing: str, *arguments: Any, for_writers: bool = False
                    ) -> _native.Completion:
         if not self._is_open:
             raise Gone("the Requests are closed")
-        number = next(self._numbers)
         future: "asyncio.Future[_native.Completion]" = self._loop.create_future()
-        self._pending[number] = future
+        number = self.client.answers.expect(lambda completion: self._take(future, completion))
+        self._pending_count += 1
         status = function(*arguments, number, _native.NO_CALLBACK, None)
         if status:
-            del self._pending[number]
-            self.client.check(status, doing, for_writers=for_writers)
+            self.client.answers.forget(number)
+            self._pending_count -= 1
+            most = self.client.pending_requests_max
+            self.client.check(status, doing, for_writers=for_writers, usual="" if status != _BUSY
+                              else f"pending_requests_max of the client is {most}, and so many are "
+                              "on their way: await some of them first")
         try:
             completion = await future
         except asyncio.CancelledError:
             if not future.cancelled():  # the answer has come
-                _give_back(future.result())
+                give_back(future.result())
             raise
         if completion.status:
-            raise self.client.error(completion.status, doing, for_writers=for_writers)
+            raise self.client.error(completion.status, doing, for_writers=for_writers,
+                                    usual="" if completion.status != _BUSY
+                                    else "no answer by the deadline")
         return completion
 
     def _keys(self, keys: Keys, request: _native.Request) -> Tuple[Any, ...]:
@@ -119,7 +131,7 @@ class Requests:
 
     async def commit(self, lease: WriteLease, timeout_s: Optional[float] = None,
                      hints: Optional[Hints] = None) -> int:
-        """As WriteLease.commit."""
+        """As WriteLease.commit, after Busy, too."""
         if lease.token == (0, 0):  # nothing was ours to write
             return 0
         request = request_of(timeout_s, hints)
@@ -131,9 +143,3 @@ class Requests:
                          timeout_s: Optional[float] = None) -> None:
         """As ReadLease.wait_ready, in the loop's executor."""
         await self._loop.run_in_executor(None, lease.wait_ready, block_count, timeout_s)
-
-
-def _give_back(completion: _native.Completion) -> None:
-    """Leases of a completion that nobody waits for."""
-    lib.terrace_read_lease_release(ctypes.byref(completion.read_lease), 0)
-    lib.terrace_write_lease_abort(ctypes.byref(completion.write_lease))

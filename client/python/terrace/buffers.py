@@ -38,7 +38,8 @@ def _of_buffer(buffer: Any, is_written: bool) -> Tuple[int, int]:
         ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(buffer), ctypes.byref(view),
                                             _PYBUF_WRITABLE if is_written else _PYBUF_SIMPLE)
     except (BufferError, TypeError, ValueError) as error:
-        raise Invalid(f"a {type(buffer).__name__} cannot be used: {error}. Pass contiguous"
+        why = str(error).rstrip(".")
+        raise Invalid(f"a {type(buffer).__name__} cannot be used: {why}. Pass contiguous"
                       f"{', writable' if is_written else ''} memory") from None
     found = (view.buf or 0, view.len)
     ctypes.pythonapi.PyBuffer_Release(ctypes.byref(view))

@@ -151,6 +151,8 @@ def microseconds(timeout_s: Optional[float]) -> int:
     """0, the default, for None."""
     if timeout_s is None:
         return 0
+    if not isinstance(timeout_s, (int, float)) and not hasattr(timeout_s, "__float__"):
+        raise wrong_type("timeout_s", timeout_s, "seconds, a number")
     if not 0 <= timeout_s <= _TIMEOUT_S_MAX:  # which a NaN is not
         raise Invalid(f"timeout_s is {timeout_s}: pass 0 to {_TIMEOUT_S_MAX} seconds, or None "
                       "for the client's default")

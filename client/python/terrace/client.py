@@ -11,12 +11,14 @@ import weakref
 from typing import Any, Dict, Iterator, Optional
 
 from . import _native, denied
+from .answers import Answers
 from .calls import microseconds
 from .errors import Gone, TerraceError, from_status, is_everyday, number, wrong_type
 from .group import Group
 from .space import SpaceGroup
 
 lib = _native.lib
+_BUSY, _GONE = 4, 8  # statuses
 _IO = 7  # a status: of a client that cannot be made, that the process has no descriptors left
 
 
@@ -60,7 +62,10 @@ class Client:
         # What copies blocks that lie in the memory of a device; "host": any thread reads them.
         self.device_backend = "host" if device is None else device.backend
         self._socket_path = str(socket_path)
+        self.default_timeout_s = default_timeout_s
+        self.pending_requests_max = pending_requests_max
         self._told = ""  # the last_error of the last exception
+        self.answers = Answers()  # of terrace.aio and of requests that are looked at later
         self._handle = _Handle(handle.value)
         # Not when the interpreter ends: daemon threads may be in a call, which goes on without it.
         weakref.finalize(self._handle, lib.terrace_client_destroy, handle.value).atexit = False
@@ -121,23 +126,34 @@ class Client:
         lib.terrace_client_last_error(self.handle, text, len(text))
         return text.value.decode(errors="replace")
 
-    def error(self, status: int, doing: str, *, for_writers: bool = False) -> TerraceError:
+    def error(self, status: int, doing: str, *, for_writers: bool = False,
+              usual: str = "") -> TerraceError:
         """What a status other than ok stands for, of a call that sets a sentence unless its answer
         is an everyday one. That may leave last_error as an earlier call made it: with one a
-        sentence is told only if no exception has told it before. for_writers: readers may not do
-        it."""
+        sentence is told only if no exception has told it before. usual: of a call that then sets
+        none, what is told in its place. for_writers: readers may not do it."""
         try:
             sentence, is_reader = self.last_error, self.is_reader
         except Gone:  # closed meanwhile
-            sentence, is_reader = "", False
-        is_told, self._told = sentence == self._told, sentence
-        return from_status(status, doing, "" if is_told and is_everyday(status) else sentence,
-                           is_read_only=for_writers and is_reader)
+            return from_status(status, doing)
+        if is_everyday(status) and (usual or sentence == self._told):
+            sentence = usual or self._usual(status)
+        else:
+            self._told = sentence
+        return from_status(status, doing, sentence, is_read_only=for_writers and is_reader)
 
-    def check(self, status: int, doing: str, *, for_writers: bool = False) -> None:
+    def _usual(self, status: int) -> str:
+        """What an everyday answer means, as far as it can be told."""
+        if status == _GONE and not self.is_connected:
+            return f"not connected to {self._socket_path}; it is tried again"
+        return {_BUSY: "no answer by the deadline",
+                _GONE: "the connection or the lease has ended"}.get(status, "")
+
+    def check(self, status: int, doing: str, *, for_writers: bool = False,
+              usual: str = "") -> None:
         """Raises what a status other than ok stands for."""
         if status:
-            raise self.error(status, doing, for_writers=for_writers)
+            raise self.error(status, doing, for_writers=for_writers, usual=usual)
 
     def wait_connected(self, timeout_s: float = 10.0) -> None:
         """Busy at the deadline, with what is tried; Unreachable, Refused or Incompatible where

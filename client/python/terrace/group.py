@@ -68,7 +68,7 @@ class Group:
 
     def hash(self, tokens: Sequence[int], parent: Optional[_native.Id] = None) -> Keys:
         """One key per full block of `tokens` (ints below 2^32, or a buffer of them), which follow
-        the block `parent`."""
+        the block `parent`. Gone while there is no connection: keys need the domain's secret."""
         native = _tokens_of(tokens)
         count = len(native)
         keys = (_native.Id * (count // self.block_tokens))()
@@ -80,7 +80,8 @@ class Group:
         return Keys(keys)
 
     def keys_of_digests(self, digests: Sequence[bytes]) -> Keys:
-        """Keys of an engine's own digests, 16 to 32 bytes each, all of one length."""
+        """Keys of an engine's own digests, 16 to 32 bytes each, all of one length. Gone as of
+        `hash`."""
         lengths = set(map(len, digests))
         if len(lengths) > 1:
             raise Invalid(f"digests of {sorted(lengths)} bytes: they must all have one length")

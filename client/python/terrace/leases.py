@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .group import Group
 
 lib = _native.lib
-_EXISTS, _INVALID, _GONE, _UNSUPPORTED = 2, 5, 8, 9  # statuses
+_EXISTS, _BUSY, _INVALID, _GONE, _UNSUPPORTED = 2, 4, 5, 8, 9  # statuses
 _ON_DEVICE = ("it lies in the memory of a GPU, which this process's threads do not reach: "
               "PagedCache.load copies it into pages")
 _NOT_ENCODED = "the codec of its Space does not encode what is in it"
@@ -185,14 +185,20 @@ class ReadLease(_Lease):
 
     def wait_ready(self, block_count: Optional[int] = None,
                    timeout_s: Optional[float] = None) -> None:
-        """Returns once so many blocks (None: all) may be read; NotFound if they will not come."""
+        """Returns once so many blocks (None: all) may be read; NotFound if they will not come, Gone
+        if the lease is not valid any more, Busy if they have not come yet. What is read by a view
+        was right if `is_valid` still holds afterwards; copy_into and copy_part see to that."""
         count = self.block_count if block_count is None else block_count
-        timeout_s = 1.0 if timeout_s is None else timeout_s
+        client = self.group.client
+        timeout_s = client.default_timeout_s if timeout_s is None else timeout_s
         doing = f"waiting for {count} blocks"
         self._must_live(doing)
-        self._check(lib.terrace_wait_ready(self.group.client.handle, self.native,
-                                           number("block_count", count), microseconds(timeout_s)),
-                    doing)
+        status = lib.terrace_wait_ready(client.handle, self.native, number("block_count", count),
+                                        microseconds(timeout_s))
+        if status == _BUSY:
+            raise from_status(status, doing, f"{self.ready_count} have come within {timeout_s} s; "
+                              "the others may still come")
+        self._check(status, doing)
 
     def is_in_device(self, block: int) -> bool:
         """Whether it was answered in the memory of the client's device (ACQUIRE_DEVICE)."""
@@ -373,7 +379,8 @@ class WriteLease(_Lease):
             "marking a member absent")
 
     def commit(self, timeout_s: Optional[float] = None, hints: Optional[Hints] = None) -> int:
-        """Commits what was written; how many blocks became visible."""
+        """Commits what was written; how many blocks became visible. After Busy it may still happen:
+        a second commit then answers 0, and Group.match says what is there."""
         sealed = ctypes.c_uint32()
         client = self.group.client
         self._must_live("commit")

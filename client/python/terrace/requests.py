@@ -3,10 +3,10 @@
 An engine's scheduler asks, goes on, and asks again in its next step. Everyday answers (busy, gone,
 nothing there) look alike here: None.
 """
+import collections
 import ctypes
-import itertools
 import time
-from typing import Any, Dict, Optional
+from typing import Any, Deque, Optional, Set, Tuple
 
 from . import _native
 from .calls import Hints, Keys, microseconds, native_of, request_of
@@ -24,6 +24,8 @@ _MUTE_S = 0.1
 # What is stored aside from an engine's steps may be answered this late: a daemon whose memory is on
 # its way answers when there is room, and nobody waits for it meanwhile.
 STORE_TIMEOUT_S = 1.0
+# Another thread may take the answer that one waits for: then it looks so often.
+_LOOK_S = 0.02
 
 
 class Pause:
@@ -92,8 +94,8 @@ class Asker:
         self.group = group
         self.timeout_s = timeout_s  # of an answer; of a reserve STORE_TIMEOUT_S if that is more
         self.load_timeout_s = load_timeout_s  # of the blocks that an acquire brings to DRAM
-        self._pending: Dict[int, Pending] = {}
-        self._numbers = itertools.count(1)
+        self._pending: Set[Pending] = set()
+        self._arrived: Deque[Tuple[Pending, _native.Completion]] = collections.deque()
         self._pause = Pause(group.client)
         self._mute_until = 0.0
 
@@ -145,12 +147,14 @@ class Asker:
         if event_hashes is not None:
             request.event_hashes = numbers("an event hash", event_hashes)
         native, count = native_of(keys)
-        number = next(self._numbers)
-        self._pending[number] = pending
+        number = self.group.client.answers.expect(
+            lambda completion: self._arrived.append((pending, completion)))
+        self._pending.add(pending)
         status = function(self.group.client.handle, self.group.index, native, count,
                           ctypes.byref(request), number, _native.NO_CALLBACK, None)
         if status:
-            del self._pending[number]
+            self.group.client.answers.forget(number)
+            self._pending.remove(pending)
             pending.is_done = True
             self._note(status)
         return pending
@@ -160,14 +164,16 @@ class Asker:
 
     def collect(self) -> None:
         """Takes the answers that are there."""
-        while self._pending:
-            completion = _native.Completion()
-            if lib.terrace_poll(self.group.client.handle, ctypes.byref(completion)):
-                return
-            self._take(completion)
+        if self._pending:
+            self.group.client.answers.collect(self.group.client.handle)
+        self._take_arrived()
 
-    def _take(self, completion: _native.Completion) -> None:
-        pending = self._pending.pop(completion.user_data)
+    def _take_arrived(self) -> None:
+        while self._arrived:
+            self._take(*self._arrived.popleft())
+
+    def _take(self, pending: Pending, completion: _native.Completion) -> None:
+        self._pending.remove(pending)
         self._note(completion.status)
         if completion.status == 0:
             self._take_lease(completion, pending)
@@ -197,13 +203,15 @@ class Asker:
     def wait(self, pending: Pending, wait_s: float) -> bool:
         """Whether its answer is there, after `wait_s` at most."""
         deadline = time.monotonic() + wait_s
-        while not pending.is_done:
+        client = self.group.client
+        while True:
+            self._take_arrived()
             left_s = deadline - time.monotonic()
-            if left_s <= 0:
-                return False
+            if pending.is_done or left_s <= 0:
+                return pending.is_done
             completion = _native.Completion()
-            if lib.terrace_poll_until(self.group.client.handle, microseconds(left_s),
-                                      ctypes.byref(completion)) != 0:
-                return pending.is_done  # the time is over, or nothing comes any more
-            self._take(completion)
-        return True
+            if lib.terrace_poll_until(client.handle, microseconds(min(left_s, _LOOK_S)),
+                                      ctypes.byref(completion)) == 0:
+                client.answers.give(completion)
+            else:  # at once, perhaps: another thread has it, and is about to hand it over
+                time.sleep(0.0005)

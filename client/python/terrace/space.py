@@ -246,7 +246,8 @@ def part_bytes_of_layers(layers: int, layer_bytes: int) -> Tuple[int, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class SpaceGroup:
-    """All ranks and attention groups of one model instance under a name."""
+    """All ranks and attention groups of one model instance. The name is for people: equal members
+    are one group, under the name that it had first."""
     name: str
     members: Sequence[Space]
 

@@ -151,6 +151,7 @@ TEST_F(Leases, ARevokedReadLeaseIsAcknowledgedByItsUser) {
   ReadLease lease = Acquire(2);
   Revoke(lease.token());
   ASSERT_TRUE(Eventually([&] { return !lease.is_valid(); }));
+  EXPECT_EQ(client_->WaitReady(lease, 2, kLongUs).code(), StatusCode::kGone);
   EXPECT_EQ(lease.CopyPart(0, 0, 0, buffer_).code(), StatusCode::kGone);
   EXPECT_FALSE(lease.slot(0, 0).empty());  // it stays mapped
   ASSERT_TRUE(client_->Reset(group_).ok());

@@ -272,6 +272,15 @@ TEST_F(NoConnection, ASocketNobodyListensOnIsNamed) {
   EXPECT_THAT(sentence, HasSubstr("nobody listens there"));
 }
 
+TEST_F(NoConnection, WhatIsNoSocketIsRefusedAtOnce) {
+  options_.socket_path = directory_;
+  std::string sentence;
+  const Status status = Try(kLongUs, &sentence);
+  EXPECT_EQ(status.code(), StatusCode::kIo);
+  EXPECT_EQ(status.detail(), ENOTSOCK);
+  EXPECT_THAT(sentence, AllOf(HasSubstr(directory_), HasSubstr("name its domain's socket")));
+}
+
 TEST_F(NoConnection, AForbiddenSocketIsRefusedAtOnce) {
   // Root may open every socket, so root is somebody else meanwhile.
   const uid_t user = geteuid();
