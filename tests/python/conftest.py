@@ -71,8 +71,8 @@ def hbm_daemon():
         running.stop()
 
 
-def connect(daemon):
-    client = terrace.Client(daemon.socket, default_timeout_s=LONG_S)
+def connect(daemon, **options):
+    client = terrace.Client(daemon.socket, default_timeout_s=LONG_S, **options)
     deadline = time.monotonic() + LONG_S
     while True:
         try:

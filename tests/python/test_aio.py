@@ -3,6 +3,7 @@ import asyncio
 import gc
 import os
 import select
+import signal
 import threading
 
 import pytest
@@ -174,3 +175,27 @@ def test_what_is_on_its_way_is_answered_though_the_client_was_closed(daemon):
         await asyncio.wait_for(requests.close(), LONG_S)
 
     asyncio.run(main())
+
+
+def test_what_is_everyday_says_what_it_is(daemon):
+    async def main(client):
+        group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
+        keys = group.hash(list(range(32)))
+        async with aio.Requests(group) as requests:
+            daemon.process.send_signal(signal.SIGSTOP)
+            found = await asyncio.gather(*(requests.prefetch(keys, 0.2) for _ in range(3)),
+                                         return_exceptions=True)
+            daemon.process.send_signal(signal.SIGCONT)
+        return sorted(map(str, found))
+
+    with connect(daemon, pending_requests_max=2) as client:
+        late, _, many = asyncio.run(main(client))
+        assert "no answer by the deadline" in late
+        assert "pending_requests_max of the client is 2" in many
+        daemon.kill()
+        for _ in range(2):
+            with pytest.raises(terrace.Unavailable) as gone:
+                client.stats(LONG_S)
+        assert f"not connected to {daemon.socket}" in str(gone.value)
+        daemon.start()
+        client.wait_connected(LONG_S)
