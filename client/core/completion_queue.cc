@@ -12,7 +12,8 @@ namespace terrace::client {
 Status CompletionQueue::Open() {
   FdCreation creation;
   event_fd_ = GuardedFd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  if (event_fd_.is_open()) return Status::Ok();
+  if (event_fd_.is_open()) waiter_fd_ = GuardedFd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (waiter_fd_.is_open()) return Status::Ok();
   return Status(StatusCode::kIo, "no descriptor for completions", errno);
 }
 
@@ -30,22 +31,18 @@ void CompletionQueue::Unreserve() {
     LockGuard guard(lock_);
     is_end = --reserved_count_ == 0;
   }
-  if (is_end) SignalEnd();
+  if (is_end) WakeWaiting();
 }
 
 CompletionQueue::Waiting::Waiting(CompletionQueue* queue) : queue_(queue) {
   const CancelDeferred deferred;
-  ++queue_->waiting_count_;
-  if (queue_->is_empty() && queue_->is_signal_late_) queue_->TakeSignalBack();
+  queue_->is_waited_for_ = true;
+  eventfd_t ignored;
+  eventfd_read(queue_->waiter_fd_.get(), &ignored);  // of what it will see for itself
 }
 
-// Tells of nothing, and is taken back as one that is late.
-void CompletionQueue::SignalEnd() {
-  if (waiting_count_ == 0) return;
-  ++signals_due_;
-  is_signal_late_ = true;
-  eventfd_write(event_fd_.get(), 1);
-  --signals_due_;
+void CompletionQueue::WakeWaiting() {
+  if (is_waited_for_) eventfd_write(waiter_fd_.get(), 1);
 }
 
 void CompletionQueue::Push(ClientCompletion completion) {
@@ -57,6 +54,7 @@ void CompletionQueue::Push(ClientCompletion completion) {
     is_first = ++queued_count_ == 1;
     if (is_first) ++signals_due_;
   }
+  WakeWaiting();
   if (!is_first) return;
   // The engine may run at once, in this thread's place, and asks for the lock.
   eventfd_write(event_fd_.get(), 1);
@@ -80,19 +78,18 @@ bool CompletionQueue::Pop(ClientCompletion* completion) {
   bool is_found = false;
   {
     const CancelDeferred deferred;
-    bool is_last = false, is_end = false;
+    bool is_last = false;
     {
       LockGuard guard(lock_);
       is_found = queued_count_ != 0;
       if (is_found) {
         std::swap(popped, ring_[first_]);
         first_ = (first_ + 1) % ring_.size();
-        is_end = --reserved_count_ == 0;
+        --reserved_count_;
         is_last = --queued_count_ == 0;
       }
     }
     if (is_last || (!is_found && is_signal_late_)) TakeSignalBack();
-    if (is_end) SignalEnd();
   }
   // What *completion held may be a lease, whose end is sent here, outside of the lock.
   if (is_found) *completion = std::move(popped);

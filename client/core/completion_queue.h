@@ -34,14 +34,16 @@ class CompletionQueue {
   bool is_awaited() const { return reserved_count_.load() != 0; }
   int event_fd() const { return event_fd_.get(); }
 
-  // For as long as it lives, event_fd() is readable, too, when nothing is awaited any more: for who
-  // looks at is_empty() and is_awaited() once it has been made, and sleeps.
+  // For one thread at a time, which looks at is_empty() and is_awaited() once it has made this, and
+  // sleeps on the descriptor: it is readable after something has come, or is awaited no more.
+  // Nobody else reads it, as those who sleep on event_fd() do that.
   class Waiting {
    public:
     explicit Waiting(CompletionQueue* queue);
-    ~Waiting() { --queue_->waiting_count_; }
+    ~Waiting() { queue_->is_waited_for_ = false; }
     Waiting(const Waiting&) = delete;
     Waiting& operator=(const Waiting&) = delete;
+    int fd() const { return queue_->waiter_fd_.get(); }
 
    private:
     CompletionQueue* const queue_;
@@ -49,17 +51,18 @@ class CompletionQueue {
 
  private:
   void TakeSignalBack();
-  void SignalEnd();
+  void WakeWaiting();
 
   TimedLock lock_;
   GuardedFd event_fd_;
+  GuardedFd waiter_fd_;
   std::vector<ClientCompletion> ring_;
   size_t first_ = 0;
   std::atomic<size_t> queued_count_{0};      // changed under lock_
   std::atomic<size_t> reserved_count_{0};    // likewise; queued ones included
   std::atomic<size_t> signals_due_{0};       // of those who have pushed and not signalled yet
   std::atomic<bool> is_signal_late_{false};  // one was due when nothing was queued any more
-  std::atomic<size_t> waiting_count_{0};
+  std::atomic<bool> is_waited_for_{false};
 };
 
 }  // namespace terrace::client

@@ -59,7 +59,7 @@ bool Reader::Sleep(const Awaited& awaited, uint64_t deadline_us) {
   const Link& link = connection_.link();
   if (awaited.completions == nullptr) return link.WaitReadable(deadline_us);
   const CompletionQueue::Waiting waiting(awaited.completions);
-  return awaited.is_over() || link.WaitReadable(deadline_us, awaited.completions->event_fd());
+  return awaited.is_over() || link.WaitReadable(deadline_us, waiting.fd());
 }
 
 bool Reader::ReadOnce() {

@@ -5,6 +5,7 @@ import os
 import select
 import signal
 import threading
+import time
 
 import pytest
 
@@ -94,6 +95,84 @@ def test_each_of_several_on_a_client_gets_its_own_answers(group):
     for thread in threads:
         thread.join()
     assert not failures and asker.pending_count == 0
+
+
+def held_count(client):
+    return client.stats(LONG_S)["domain"]["lease_count"]
+
+
+@pytest.mark.parametrize("loops", [1, 2])
+def test_an_answer_whose_asker_is_gone_is_given_back(client, group, loops):
+    store(group, 1)
+    keys = group.hash([1] + list(range(47)))
+
+    async def leave(requests):
+        for _ in range(4):
+            asyncio.ensure_future(requests.acquire(keys, LONG_S))
+        await asyncio.sleep(0)
+
+    async def abandon():
+        requests = aio.Requests(group)  # never closed
+        await leave(requests)
+        asker.acquire(keys)
+
+    def in_loops():
+        for _ in range(40):
+            asyncio.run(abandon())
+
+    asker = Asker(group, LONG_S)
+    threads = [threading.Thread(target=in_loops) for _ in range(loops)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    while asker.pending_count:
+        asker.collect()
+    del asker
+    gc.collect()
+
+    async def rest():  # takes what nobody has taken
+        async with aio.Requests(group) as requests:
+            await requests.prefetch(keys, LONG_S)
+
+    deadline = time.monotonic() + LONG_S
+    while held_count(client) and time.monotonic() < deadline:
+        asyncio.run(rest())
+        gc.collect()
+    assert held_count(client) == 0 and client.answers.expected_count == 0
+    assert not client.answers._listening
+
+
+def test_a_call_that_is_refused_here_leaves_nothing_behind(client, group):
+    store(group, 1)
+
+    async def main():
+        async with aio.Requests(group) as requests:
+            with await requests.acquire(group.hash([1] + list(range(47)))) as lease:
+                with pytest.raises(Exception):
+                    await requests.commit(lease)
+            await requests.prefetch(group.hash(list(range(16))), LONG_S)
+
+    asyncio.run(asyncio.wait_for(main(), LONG_S))
+    assert client.answers.expected_count == 0
+
+
+def test_one_that_was_not_closed_holds_no_client(daemon):
+    descriptors = len(os.listdir("/proc/self/fd"))
+
+    async def main():
+        for _ in range(5):
+            client = connect(daemon)
+            aio.Requests(client.open(terrace.SpaceGroup("tiny", [SPACE])))
+            client.close()
+        del client
+        gc.collect()
+        await asyncio.sleep(0.1)
+        gc.collect()
+        # Of the loop, and of a client's thread that is about to end.
+        return len(os.listdir("/proc/self/fd"))
+
+    assert asyncio.run(main()) < descriptors + 15
 
 
 def test_a_reader_is_told_that_it_may_not_store(daemon, client):

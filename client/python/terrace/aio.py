@@ -9,7 +9,7 @@ import ctypes
 from typing import Any, Optional, Tuple
 
 from . import _native
-from .answers import give_back
+from .answers import Answer
 from .calls import Hints, Keys, microseconds, native_of, request_of
 from .client import Client
 from .errors import Gone
@@ -30,8 +30,9 @@ class Requests:
         self._handle = self.client.handle
         self._loop = asyncio.get_running_loop()
         self._pending_count = 0
+        self._is_open = self._is_listening = False
         self.client.answers.listen(self._handle, self._loop)
-        self._is_open = True
+        self._is_open = self._is_listening = True
         self._is_idle: "Optional[asyncio.Future[None]]" = None  # somebody closes and waits for it
 
     async def __aenter__(self) -> "Requests":
@@ -42,58 +43,74 @@ class Requests:
 
     async def close(self) -> None:
         """Waits for what is on its way: nothing of it may be lost."""
-        while self._pending_count:  # who was answered may have asked again
-            if self._is_idle is None:
-                self._is_idle = self._loop.create_future()
-            await asyncio.shield(self._is_idle)
-        if self._is_open:
+        try:
+            while self._pending_count:  # who was answered may have asked again
+                if self._is_idle is None:
+                    self._is_idle = self._loop.create_future()
+                await asyncio.shield(self._is_idle)
+        finally:
             self._is_open = False
-            self.client.answers.end_listening(self._handle, self._loop)
+            if not self._pending_count:
+                self._end_listening()
 
-    def _take(self, future: "asyncio.Future[Any]", completion: _native.Completion) -> None:
+    def _end_listening(self) -> None:
+        if self._is_listening:
+            self._is_listening = False
+            self.client.answers.end_listening(self._loop)
+
+    def __del__(self) -> None:  # nobody has closed it
+        if self._is_listening:
+            try:
+                self._loop.call_soon_threadsafe(self.client.answers.end_listening, self._loop)
+            except RuntimeError:  # the loop is closed
+                pass
+
+    def _take(self, future: "asyncio.Future[Any]", answer: Answer) -> None:
         """On any thread."""
         try:
             is_here = asyncio.get_running_loop() is self._loop
         except RuntimeError:
             is_here = False
         if is_here:
-            return self._settle(future, completion)
+            return self._settle(future, answer)
         try:
-            self._loop.call_soon_threadsafe(self._settle, future, completion)
-        except RuntimeError:  # the loop is closed
-            give_back(completion)
+            self._loop.call_soon_threadsafe(self._settle, future, answer)
+        except RuntimeError:  # the loop is closed: the answer goes, with what it holds
+            pass
 
-    def _settle(self, future: "asyncio.Future[Any]", completion: _native.Completion) -> None:
+    def _settle(self, future: "asyncio.Future[Any]", answer: Answer) -> None:
         if not future.cancelled():
-            future.set_result(completion)
-        else:  # at once: the next turn of the loop may be after the client's end
-            give_back(completion)
+            future.set_result(answer)
         self._pending_count -= 1
         if not self._pending_count and self._is_idle is not None:
             self._is_idle.set_result(None)
             self._is_idle = None
+        if not self._pending_count and not self._is_open:  # closing was called off
+            self._end_listening()
 
     async def _run(self, function: Any, doing: str, *arguments: Any, for_writers: bool = False
-                   ) -> _native.Completion:
+                   ) -> Answer:
         if not self._is_open:
             raise Gone("the Requests are closed")
-        future: "asyncio.Future[_native.Completion]" = self._loop.create_future()
-        number = self.client.answers.expect(lambda completion: self._take(future, completion))
+        future: "asyncio.Future[Answer]" = self._loop.create_future()
+        answers, is_sent = self.client.answers, False
+        number = answers.expect(lambda answer: self._take(future, answer))
         self._pending_count += 1
-        status = function(*arguments, number, _native.NO_CALLBACK, None)
+        try:
+            status = function(*arguments, number, _native.NO_CALLBACK, None)
+            is_sent = status == 0
+        finally:
+            if not is_sent:
+                answers.forget(number)
+                self._pending_count -= 1
         if status:
-            self.client.answers.forget(number)
-            self._pending_count -= 1
             most = self.client.pending_requests_max
             self.client.check(status, doing, for_writers=for_writers, usual="" if status != _BUSY
                               else f"pending_requests_max of the client is {most}, and so many are "
-                              "on their way: await some of them first")
-        try:
-            completion = await future
-        except asyncio.CancelledError:
-            if not future.cancelled():  # the answer has come
-                give_back(future.result())
-            raise
+                              "on their way: await some of them first"
+                              if answers.expected_count >= most else
+                              "the daemon does not read what is sent to it")
+        completion = await future
         if completion.status:
             raise self.client.error(completion.status, doing, for_writers=for_writers,
                                     usual="" if completion.status != _BUSY

@@ -43,9 +43,10 @@ class _Lease:
 
     @classmethod
     def of(cls, group: "Group", native: Any) -> Any:
-        """Takes over a native lease, from a completion."""
+        """Takes a native lease out of an Answer."""
         lease = cls(group)
         ctypes.memmove(ctypes.byref(lease.native), ctypes.byref(native), ctypes.sizeof(native))
+        ctypes.memset(ctypes.byref(native), 0, ctypes.sizeof(native))
         return lease
 
     def __enter__(self: _Kind) -> _Kind:

@@ -9,6 +9,7 @@ import time
 from typing import Any, Deque, Optional, Set, Tuple
 
 from . import _native
+from .answers import Answer
 from .calls import Hints, Keys, microseconds, native_of, request_of
 from .client import Client
 from .errors import Gone, numbers
@@ -95,7 +96,7 @@ class Asker:
         self.timeout_s = timeout_s  # of an answer; of a reserve STORE_TIMEOUT_S if that is more
         self.load_timeout_s = load_timeout_s  # of the blocks that an acquire brings to DRAM
         self._pending: Set[Pending] = set()
-        self._arrived: Deque[Tuple[Pending, _native.Completion]] = collections.deque()
+        self._arrived: Deque[Tuple[Pending, Answer]] = collections.deque()
         self._pause = Pause(group.client)
         self._mute_until = 0.0
 
@@ -147,13 +148,18 @@ class Asker:
         if event_hashes is not None:
             request.event_hashes = numbers("an event hash", event_hashes)
         native, count = native_of(keys)
-        number = self.group.client.answers.expect(
-            lambda completion: self._arrived.append((pending, completion)))
+        answers, arrived = self.group.client.answers, self._arrived
+        try:
+            handle = self.group.client.handle
+        except Gone:  # closed
+            pending.is_done = True
+            return pending
+        number = answers.expect(lambda answer: arrived.append((pending, answer)))
         self._pending.add(pending)
-        status = function(self.group.client.handle, self.group.index, native, count,
+        status = function(handle, self.group.index, native, count,
                           ctypes.byref(request), number, _native.NO_CALLBACK, None)
         if status:
-            self.group.client.answers.forget(number)
+            answers.forget(number)
             self._pending.remove(pending)
             pending.is_done = True
             self._note(status)
@@ -164,15 +170,25 @@ class Asker:
 
     def collect(self) -> None:
         """Takes the answers that are there."""
-        if self._pending:
-            self.group.client.answers.collect(self.group.client.handle)
+        client = self.group.client
+        try:
+            if self._pending:
+                client.answers.collect(client.handle)
+        except Gone:  # closed: nothing comes any more
+            self._give_up_all()
         self._take_arrived()
+
+    def _give_up_all(self) -> None:
+        self._take_arrived()
+        for pending in self._pending:
+            pending.is_done = True
+        self._pending.clear()
 
     def _take_arrived(self) -> None:
         while self._arrived:
             self._take(*self._arrived.popleft())
 
-    def _take(self, pending: Pending, completion: _native.Completion) -> None:
+    def _take(self, pending: Pending, completion: Answer) -> None:
         self._pending.remove(pending)
         self._note(completion.status)
         if completion.status == 0:
@@ -181,7 +197,7 @@ class Asker:
         if pending.is_given_up:
             pending.give_up()
 
-    def _take_lease(self, completion: _native.Completion, pending: Pending) -> None:
+    def _take_lease(self, completion: Answer, pending: Pending) -> None:
         lease: Any
         if completion.kind == 1:
             lease = ReadLease.of(self.group, completion.read_lease)
@@ -209,9 +225,14 @@ class Asker:
             left_s = deadline - time.monotonic()
             if pending.is_done or left_s <= 0:
                 return pending.is_done
-            completion = _native.Completion()
-            if lib.terrace_poll_until(client.handle, microseconds(min(left_s, _LOOK_S)),
-                                      ctypes.byref(completion)) == 0:
-                client.answers.give(completion)
+            answer = Answer()
+            try:
+                status = lib.terrace_poll_until(client.handle, microseconds(min(left_s, _LOOK_S)),
+                                                ctypes.byref(answer))
+            except Gone:  # closed
+                self._give_up_all()
+                continue
+            if status == 0:
+                client.answers.give(answer)
             else:  # at once, perhaps: another thread has it, and is about to hand it over
                 time.sleep(0.0005)

@@ -83,6 +83,31 @@ TEST_F(Async, WhoWaitsForOneHearsThatItIsLateAtOnce) {
   EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::microseconds(5 * kLongUs));
 }
 
+// Another thread takes it, and looks once more, as an event loop does.
+TEST_F(Async, WhoWaitsForOneHearsThatAnotherThreadHasTakenIt) {
+  daemon_.set_handler(
+      [](ScriptedDaemon&, const PeerMessage& message) { return message.verb == Verb::kAcquire; });
+  for (uint64_t i = 0; i < 20; ++i) {
+    ASSERT_TRUE(client_->AcquireAsync(group_, TestKeys(1), {.deadline_us = 10'000}, i).ok());
+    std::atomic<int> taken_count{0};
+    std::thread other([&] {
+      ClientCompletion completion;
+      pollfd entry{client_->event_fd(), POLLIN, 0};
+      poll(&entry, 1, 30'000);
+      while (client_->Poll(&completion)) ++taken_count;
+    });
+    const auto began = std::chrono::steady_clock::now();
+    ClientCompletion completion;
+    taken_count += client_->PollUntil(&completion, 10 * kLongUs);
+    EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::microseconds(5 * kLongUs));
+    // The descriptor's thread has nothing to wait for if this one was first.
+    ASSERT_TRUE(client_->PrefetchAsync(group_, TestKeys(1), {}, 100 + i).ok());
+    other.join();
+    while (client_->PollUntil(&completion, kLongUs)) ++taken_count;
+    ASSERT_EQ(taken_count, 2);
+  }
+}
+
 // Whoever has seen one of them end may ask for the next one.
 TEST_F(Async, WhatHasEndedMakesRoomBeforeItIsSeen) {
   ClientOptions options = TestOptions(daemon_);

@@ -23,10 +23,11 @@ namespace {
 namespace fs = std::filesystem;
 
 TEST_F(CatalogTest, EndIsBoundedThoughATableHangs) {
-  std::promise<void> disk;
+  std::promise<void> disk, read;
   std::shared_future<void> is_well = disk.get_future().share();
   Catalog::Links links = LinksOf();
-  links.read_entry = [is_well](uint32_t, uint32_t, std::vector<std::byte>*) {
+  links.read_entry = [is_well, &read](uint32_t, uint32_t, std::vector<std::byte>*) {
+    read.set_value();
     is_well.wait();
     return Status(StatusCode::kIo, "too late", EIO);
   };
@@ -36,6 +37,7 @@ TEST_F(CatalogTest, EndIsBoundedThoughATableHangs) {
   catalog.Start(std::move(links));
   catalog.OnEntryWritten(0, 0);
   EXPECT_EQ(catalog.StopClean(10'000).code(), StatusCode::kBusy);
+  read.get_future().wait();
   EXPECT_FALSE(catalog.Abandon(10'000));
   disk.set_value();
   EXPECT_TRUE(catalog.Abandon(kWaitUs));

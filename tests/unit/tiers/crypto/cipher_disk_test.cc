@@ -39,6 +39,17 @@ class CipherDiskTest : public testing::Test, public DiskListener {
       call();
     }
   }
+  // What has been posted so far, perhaps in vain.
+  void RunAll() {
+    while (true) {
+      std::unique_lock lock(mutex_);
+      if (calls_.empty()) return;
+      const auto call = std::move(calls_.front());
+      calls_.pop_front();
+      lock.unlock();
+      call();
+    }
+  }
   std::unique_ptr<CipherDisk> Open(uint64_t bounce_bytes_max = kBounceBytesMax) {
     auto disk = std::make_unique<CipherDisk>(
         below_, CipherDisk::Options{.pool = &pool_, .bounce_bytes_max = bounce_bytes_max});
@@ -122,7 +133,8 @@ TEST_F(CipherDiskTest, WritesBeyondTheBounceMemoryWaitForIt) {
   EXPECT_EQ(disk->Submit(Write(5, plain_, Cipher())).code(), StatusCode::kBusy)
       << "what waits counts in the disk's queue";
   RunUntil([&] { return below_.asked.size() == 2; });
-  EXPECT_TRUE(calls_.empty());
+  RunAll();
+  EXPECT_EQ(below_.asked.size(), 2u);
   below_.Answer();
   RunUntil([&] { return below_.asked.size() == 2; });
   below_.Answer();
