@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 #include <vector>
 
@@ -65,7 +66,9 @@ int ConnectTo(std::string_view path, int socket_type) {
   const sockaddr_un address = AddressOf(path);
   const int fd = socket(AF_UNIX, socket_type | SOCK_CLOEXEC, 0);
   if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) return fd;
+  const int why = errno;
   close(fd);
+  errno = why;
   return -1;
 }
 

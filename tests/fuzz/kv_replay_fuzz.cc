@@ -4,11 +4,15 @@
 #include <endian.h>
 
 #include <array>
+#include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <set>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 #include <zmq.hpp>
 
@@ -24,12 +28,25 @@ constexpr uint64_t kFirstSequence = 5;
 constexpr uint64_t kEndOfReplay = UINT64_MAX;
 constexpr int kUnreadMax = 4;
 constexpr uint32_t kStepsMax = 200;
+constexpr int kSocketTries = 10'000;
 constexpr const char* kCleared = "cleared";
 
 zmq::context_t& Context() {
   // Inside the process: nobody else's threads. Sockets that are closed go a while later.
   static zmq::context_t context(0, 16'384);
   return context;
+}
+
+// Those that were closed may be there still, where a thread of the library's has not come to it.
+std::unique_ptr<zmq::socket_t> NewSocket(zmq::socket_type type) {
+  for (int tries = 0;; ++tries) {
+    try {
+      return std::make_unique<zmq::socket_t>(Context(), type);
+    } catch (const zmq::error_t& error) {
+      Require(error.num() == EMFILE && tries < kSocketTries, error.what());
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
 }
 
 class World {
@@ -103,7 +120,7 @@ class World {
   void Connect(uint32_t peer) {
     Peer& made = peers_[peer];
     made = {};
-    made.socket = std::make_unique<zmq::socket_t>(Context(), zmq::socket_type::dealer);
+    made.socket = NewSocket(zmq::socket_type::dealer);
     // A new name each time: ROUTER believes the old one while its connection lasts.
     made.socket->set(zmq::sockopt::routing_id, "r" + std::to_string(next_name_++));
     made.socket->set(zmq::sockopt::rcvhwm, 1);
@@ -212,7 +229,7 @@ class World {
   }
 
   const std::string address_ = NewAddress();
-  zmq::socket_t router_{Context(), zmq::socket_type::router};
+  zmq::socket_t router_ = std::move(*NewSocket(zmq::socket_type::router));
   KvEventReplay replay_{{.batches_max = kBatchesMax,
                          .requests_per_peer_max = kRequestsPerPeerMax,
                          .first_sequence = kFirstSequence,
