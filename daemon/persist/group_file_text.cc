@@ -38,9 +38,10 @@ bool TakeLine(std::string_view prefix, std::string_view* rest, std::string_view*
   return true;
 }
 
+// As it is written, and in no other way.
 bool ReadCount(std::string_view text, size_t max, size_t* count) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *count);
-  return error == std::errc() && end == text.data() + text.size() && *count <= max;
+  return error == std::errc() && *count <= max && std::to_string(*count) == text;
 }
 
 bool TakeMember(std::string_view* rest, SpaceGroupMember* member, std::string* why) {

@@ -188,6 +188,10 @@ TEST_F(GroupShelfTest, CutOrLengthenedFileIsFound) {
     ASSERT_FALSE(ParseGroupFile(content.substr(0, length), secret_, &spec, &why).ok()) << length;
   }
   EXPECT_FALSE(ParseGroupFile(content + "\n", secret_, &spec, &why).ok());
+  std::string other = content.substr(0, content.size() - 22);  // without its seal
+  other.replace(other.find("members="), 8, "members=0");
+  other += "seal=" + GroupFileSeal(other, secret_) + "\n";
+  EXPECT_FALSE(ParseGroupFile(other, secret_, &spec, &why).ok()) << "nobody writes it so";
 }
 
 TEST_F(GroupShelfTest, FileOfAnotherDomainIsNotBelieved) {
