@@ -145,7 +145,7 @@ bool Calls::PopUntil(ClientCompletion* completion, uint64_t deadline_us) {
   CompletionQueue& completions = requests_.completions();
   while (true) {
     const Status waited = Await({.completions = &completions}, deadline_us);
-    if (requests_.Pop(completion)) return true;
+    if (completions.Pop(completion)) return true;
     // Another thread may have been here first.
     if (!waited.ok() || !completions.is_awaited()) return false;
   }

@@ -366,7 +366,7 @@ Status Client::CommitAsync(WriteLease& lease, const RequestOptions& options, uin
 
 bool Client::Poll(ClientCompletion* completion) {
   return !internals_->core->connection().is_forked() &&
-         internals_->core->requests().Pop(completion);
+         internals_->core->completions().Pop(completion);
 }
 bool Client::PollUntil(ClientCompletion* completion, uint64_t deadline_us) {
   Core& core = *internals_->core;

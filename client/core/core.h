@@ -40,7 +40,6 @@ class Core : public std::enable_shared_from_this<Core> {
   const Connection& connection() const { return connection_; }
   GroupTable& groups() { return groups_; }
   Calls& calls() { return calls_; }
-  PendingRequests& requests() { return requests_; }
   CompletionQueue& completions() { return requests_.completions(); }
   ArenaPins& pins() { return pins_; }
   const Bypass& bypass() const { return bypass_; }

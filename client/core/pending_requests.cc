@@ -64,12 +64,6 @@ void PendingRequests::End(Request& request) {
   role_.WakeLane(kLeaseLane);
 }
 
-bool PendingRequests::Pop(ClientCompletion* completion) {
-  const bool is_found = completions_.Pop(completion);
-  if (!completions_.is_awaited()) role_.WakeLane(kLeaseLane);
-  return is_found;
-}
-
 void PendingRequests::Unreserve() {
   completions_.Unreserve();
   if (!completions_.is_awaited()) role_.WakeLane(kLeaseLane);

@@ -41,7 +41,6 @@ class PendingRequests {
   RequestTable& table() { return table_; }
   CompletionQueue& completions() { return completions_; }
   // As of the CompletionQueue; others may be waiting for what now does not come any more.
-  bool Pop(ClientCompletion* completion);
   void Unreserve();
 
   // Of a claimed request, whose status and results are filled in.

@@ -186,13 +186,18 @@ TEST(DoctorMemory, HowManyHugePagesAConfigurationWantsThatCannotBeResolvedIsUnkn
   EXPECT_THAT(CheckHugePages(subject).found, HasSubstr("an unknown number wanted"));
 }
 
+// There are no transparent ones.
+void WritePool(FakeHost& host, uint64_t all, uint64_t free) {
+  const std::string pool = "/sys/kernel/mm/hugepages/hugepages-2048kB/";
+  host.Write("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "always advise [never]\n");
+  host.Write(pool + "nr_hugepages", std::to_string(all) + "\n");
+  host.Write(pool + "free_hugepages", std::to_string(free) + "\n");
+}
+
 // Others have 500 of the pool, too: what is not free need not be the daemon's.
 TEST(DoctorMemory, HugePagesOfTheDaemonThatRunsAreItsSuccessors) {
   FakeHost host;
-  const std::string pool = "/sys/kernel/mm/hugepages/hugepages-2048kB/";
-  host.Write("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "always advise [never]\n");
-  host.Write(pool + "nr_hugepages", "5000\n");
-  host.Write(pool + "free_hugepages", "3000\n");
+  WritePool(host, 5000, 3000);
   Subject subject = host.Make();
   subject.config.hugepages = HugePages::kOn;
   subject.stats = FakeHost::Stats("{}");
@@ -212,15 +217,12 @@ TEST(DoctorMemory, HugePagesOfTheDaemonThatRunsAreItsSuccessors) {
 
 TEST(DoctorMemory, HugePagesInUseMayBeKeptForADaemonThatIsDown) {
   FakeHost host;
-  const std::string pool = "/sys/kernel/mm/hugepages/hugepages-2048kB/";
-  host.Write("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "always advise [never]\n");
-  host.Write(pool + "nr_hugepages", "4200\n");
-  host.Write(pool + "free_hugepages", "104\n");
+  WritePool(host, 4200, 104);
   Subject subject = host.Make();
   subject.config.hugepages = HugePages::kOn;
   EXPECT_EQ(CheckHugePages(subject).level, kWarning);
   EXPECT_THAT(CheckHugePages(subject).meaning, HasSubstr("memory that is kept for it"));
-  host.Write(pool + "free_hugepages", "105\n");
+  WritePool(host, 4200, 105);
   EXPECT_EQ(CheckHugePages(subject).level, kProblem) << "they are fewer than it wants";
 }
 

@@ -149,20 +149,16 @@ Finding CheckHugePages(const Subject& subject) {
     return finding;
   }
   finding.remedy = fmt::format("sudo sysctl vm.nr_hugepages={}", pool.all - usable + wanted);
-  // Of a daemon that is down a keeper, or systemd, may hold memory, which its successor takes over.
-  const bool may_be_kept = !subject.stats && pool.all - std::min(pool.all, pool.free) >= wanted;
-  if (choice == HugePages::kOn && may_be_kept) {
-    finding.level = FindingLevel::kWarning;
-    finding.meaning =
-        "hugepages is \"on\": terraced refuses to start, unless the pages in use are memory that "
-        "is "
-        "kept for it.";
-    return finding;
-  }
   if (choice == HugePages::kOn) {
-    finding.level = FindingLevel::kProblem;
-    finding.meaning = subject.stats ? "hugepages is \"on\": a start with new memory is refused."
-                                    : "hugepages is \"on\": terraced refuses to start.";
+    // Of a daemon that is down a keeper, or systemd, may hold memory, which its successor takes.
+    const bool may_be_kept = !subject.stats && pool.all - std::min(pool.all, pool.free) >= wanted;
+    finding.level = may_be_kept ? FindingLevel::kWarning : FindingLevel::kProblem;
+    finding.meaning = "hugepages is \"on\": ";
+    finding.meaning += subject.stats ? "a start with new memory is refused."
+                       : may_be_kept
+                           ? "terraced refuses to start, unless the pages in use are memory that "
+                             "is kept for it."
+                           : "terraced refuses to start.";
     return finding;
   }
   if (is_transparent) {

@@ -27,16 +27,19 @@ class CipherDiskTest : public testing::Test, public DiskListener {
     calls_.push_back(std::move(call));
     changed_.notify_all();
   }
+  void RunOne(std::unique_lock<std::mutex>& lock) {
+    const auto call = std::move(calls_.front());
+    calls_.pop_front();
+    lock.unlock();
+    call();
+  }
   // Turns until the disk below has been asked so much, or a request is done.
   void RunUntil(const std::function<bool()>& is_over) {
     while (!is_over()) {
       std::unique_lock lock(mutex_);
       ASSERT_TRUE(
           changed_.wait_for(lock, std::chrono::seconds(30), [this] { return !calls_.empty(); }));
-      const auto call = std::move(calls_.front());
-      calls_.pop_front();
-      lock.unlock();
-      call();
+      RunOne(lock);
     }
   }
   // What has been posted so far, perhaps in vain.
@@ -44,10 +47,7 @@ class CipherDiskTest : public testing::Test, public DiskListener {
     while (true) {
       std::unique_lock lock(mutex_);
       if (calls_.empty()) return;
-      const auto call = std::move(calls_.front());
-      calls_.pop_front();
-      lock.unlock();
-      call();
+      RunOne(lock);
     }
   }
   std::unique_ptr<CipherDisk> Open(uint64_t bounce_bytes_max = kBounceBytesMax) {
