@@ -127,6 +127,9 @@ constexpr Row kRows[] = {
     Setting("scrub_bytes", {1 * kMiB, 0, 256 * kKiB, 8 * kMiB}),
     Setting("order_deadline_us", {800'000, 50'000, 300'000, 4'000'000}),
     Setting("device_hits", {1, 2, 3, 1}),
+    Happening("messages_lost"),
+    Happening("messages_doubled"),
+    Happening("messages_overtaken"),
 };
 static_assert(std::size(kRows) == kKindCount);
 

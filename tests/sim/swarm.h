@@ -136,6 +136,10 @@ enum class Kind : uint8_t {
   kScrubBytes,
   kOrderDeadlineUs,
   kDeviceHits,
+  // What a client says, mixed up on its way. (Here, since draws go by the place in this list.)
+  kMessagesLost,
+  kMessagesDoubled,
+  kMessagesOvertaken,
   kCount,
 };
 inline constexpr size_t kKindCount = static_cast<size_t>(Kind::kCount);

@@ -285,35 +285,6 @@ void World::MakeStore() {
   }
 }
 
-// Frames of one process stay in order: both directions have a constant delay per process.
-uint64_t World::Send(SessionId session, std::span<const std::byte> bytes, Attach) {
-  TraceBytes(bytes);
-  const uint32_t process = process_of_session_.at(session);
-  while (!bytes.empty()) {
-    uint32_t frame_bytes = 0;
-    std::memcpy(&frame_bytes, bytes.data(), sizeof(frame_bytes));
-    const auto frame = bytes.first(frame_bytes);
-    NoteReply(session, frame);
-    Post(7 + process, {Deliver::kToClient, process, session, {frame.begin(), frame.end()}});
-    bytes = bytes.subspan(frame_bytes);
-  }
-  return 0;
-}
-
-void World::ResumeInput(SessionId session) { resumed_.push_back(session); }
-
-// The daemon hung up on a client that did nothing wrong.
-void World::Close(SessionId, CloseReason reason) {
-  Fail(std::string("the daemon closed a session: ") + CloseReasonName(reason));
-}
-
-void World::DeliverBytes(SessionId session, const std::vector<std::byte>& bytes) {
-  auto& held_back = held_back_[session];
-  held_back.push_back(bytes);
-  if (held_back.size() > 1) return;
-  if (sessions_->OnBytes(session, held_back.front())) held_back.pop_front();
-}
-
 void World::Trace(uint64_t word) {
   trace_hash_ = (trace_hash_ ^ word) * 0x100000001B3;
   trace_hash_ ^= trace_hash_ >> 29;
@@ -357,68 +328,6 @@ std::byte* World::SlotMemory(uint32_t domain_index, const SlotAddress& address) 
   return nowhere_.data();
 }
 
-void World::Post(uint64_t delay_us, Envelope envelope) {
-  mail_.emplace(world_us_ + delay_us, std::move(envelope));
-}
-
-void World::SendToDaemon(uint32_t process, std::vector<std::byte> frame) {
-  if (is_haunting_) return;
-  const SessionId session = processes_[process]->session_id;
-  Post(5 + process, {Deliver::kToDaemon, process, session, std::move(frame)});
-}
-
-void World::Connect(uint32_t process) {
-  SimProcess& client = *processes_[process];
-  client.session_id = next_session_id_++;
-  client.is_connected = true;
-  process_of_session_[client.session_id] = process;
-  open_sessions_[client.session_id] = client.options().domain_index;
-  const PeerIdentity peer{
-      .domain_index = client.options().domain_index, .uid = UidOf(process), .pid = 100 + process};
-  sessions_->OnAccept(client.session_id, peer);
-  client.Begin();
-}
-
-// The connection ends first, the proof of death comes later; until then DMA may still land.
-void World::Kill(SimProcess& process) {
-  Trace(0xDEAD0000 + process.options().number);
-  process.life = SimProcess::Life::kDying;
-  process.is_connected = false;
-  const uint32_t number = process.options().number;
-  Post(20 + random_.Pick(2'000), {Deliver::kHangUp, number, process.session_id, {}});
-  Post(2'100 + random_.Pick(900'000), {Deliver::kDeath, number, process.session_id, {}});
-}
-
-void World::DeliverDue() {
-  while (!mail_.empty() && mail_.begin()->first <= world_us_) {
-    const Envelope envelope = std::move(mail_.begin()->second);
-    mail_.erase(mail_.begin());
-    SimProcess& client = *processes_[envelope.process];
-    const bool is_current = client.session_id == envelope.session;
-    switch (envelope.deliver) {
-      case Deliver::kToClient:
-        if (const auto ghost = ghosts_.find(envelope.session); ghost != ghosts_.end()) {
-          ghost->second->OnMessage(envelope.bytes);
-        } else if (is_current && (client.life == SimProcess::Life::kRunning ||
-                                  client.life == SimProcess::Life::kStopped)) {
-          client.OnMessage(envelope.bytes);
-        }
-        break;
-      case Deliver::kToDaemon:
-        if (is_current && client.is_connected) {
-          DeliverRequest(envelope.session, envelope.bytes);
-        }
-        break;
-      case Deliver::kHangUp:
-        sessions_->OnHangUp(envelope.session);
-        break;
-      case Deliver::kDeath:
-        EndSession(envelope.process, envelope.session);
-        break;
-    }
-  }
-}
-
 // Whatever other threads of the daemon have finished.
 void World::RunBackground() {
   for (uint32_t d = 0; d < domains_.size(); ++d) {
@@ -455,6 +364,7 @@ void World::Advance(uint64_t us) {
   sessions_->Flush();
   while (sessions_->has_work()) sessions_->OnTurn();
   for (const SessionId session : std::exchange(resumed_, {})) {
+    if (closed_.contains(session)) continue;
     auto& held_back = held_back_[session];
     if (!held_back.empty()) held_back.pop_front();
     while (!held_back.empty() && sessions_->OnBytes(session, held_back.front())) {
@@ -480,6 +390,7 @@ void World::ActOnce() {
   switch (client.life) {
     case SimProcess::Life::kRunning:
       if (dice_.Happens(Kind::kKills, 3'300)) return Kill(client);
+      if (MaybeGarble(client, 1'000)) return;
       if (dice_.Happens(Kind::kStops, 5'000)) {
         client.life = SimProcess::Life::kStopped;
         return;
@@ -495,7 +406,9 @@ void World::ActOnce() {
     case SimProcess::Life::kGone: {
       const SimProcess::Options options = client.options();
       processes_[options.number] = std::make_unique<SimProcess>(options);
-      return Connect(options.number);
+      Connect(options.number);
+      MaybeGarble(*processes_[options.number], 20'000);
+      return;
     }
   }
 }
@@ -672,6 +585,8 @@ Coverage World::coverage() const {
   sum.slabs_given = slabs_given_;
   sum.shrinks = shrinks_;
   sum.forgotten_checked = forgotten_us_.size();
+  sum.messages_garbled = messages_garbled_;
+  sum.garblers_refused = garblers_refused_;
   sum.reloads = reloads_;
   sum.stalls = stalls_;
   sum.wall_jumps = wall_jumps_;

@@ -89,6 +89,8 @@ struct Coverage {
   uint64_t blocks_fetched = 0;  // from the server
   uint64_t blocks_given = 0;    // to it
   uint64_t forgotten_checked = 0;
+  uint64_t messages_garbled = 0;
+  uint64_t garblers_refused = 0;  // whom the daemon hung up on for it
   uint64_t reloads = 0;
   uint64_t stalls = 0;      // of the monotonic clock
   uint64_t wall_jumps = 0;  // of the other one
@@ -211,10 +213,7 @@ class World final : public SimHost, public Transport {
   StoreOptions MakeStoreOptions();
   DomainOptions MakeDomainOptions(uint32_t domain_index);
   void MakeStore();
-  void DeliverBytes(SessionId session, const std::vector<std::byte>& bytes);
   void EvictEverything();
-  void Connect(uint32_t process);
-  void Kill(SimProcess& process);
   void Step();
   void BeginStep(bool is_live);
   uint64_t DrawStepUs();
@@ -222,13 +221,20 @@ class World final : public SimHost, public Transport {
   void RunBackground();
   void Advance(uint64_t us);
   void CheckPopulated();
-  void DeliverDue();
-  void Post(uint64_t delay_us, Envelope envelope);
   void LetEverybodyGo();
   void CheckRest();
   void Trace(uint64_t word);
   void TraceBytes(std::span<const std::byte> bytes);
   void AddCounters(Coverage* sum) const;
+
+  // world_messages.cc
+  void DeliverBytes(SessionId session, const std::vector<std::byte>& bytes);
+  void Post(uint64_t delay_us, Envelope envelope);
+  void Connect(uint32_t process);
+  void Kill(SimProcess& process);
+  bool MaybeGarble(SimProcess& process, uint32_t plain_ppm);
+  void Garble(SimProcess& process, Kind how);
+  void DeliverDue();
 
   // world_reloads.cc
   void TakeConfiguration();
@@ -320,6 +326,10 @@ class World final : public SimHost, public Transport {
   std::multimap<uint64_t, Envelope> mail_;
   std::map<SessionId, std::deque<std::vector<std::byte>>> held_back_;  // until ResumeInput
   std::vector<SessionId> resumed_;
+  std::set<SessionId> garbled_;
+  std::set<SessionId> closed_;  // by the daemon
+  uint64_t messages_garbled_ = 0;
+  uint64_t garblers_refused_ = 0;
   std::map<SessionId, uint32_t> open_sessions_;              // not proven dead, and their domains
   std::map<SessionId, std::unique_ptr<SimProcess>> ghosts_;  // of daemons that are dead
   bool is_haunting_ = false;                                 // a ghost acts: nobody hears it

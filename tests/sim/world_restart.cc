@@ -214,7 +214,10 @@ void World::DeliverRequest(SessionId session, const std::vector<std::byte>& byte
   std::memcpy(&header, bytes.data(), sizeof(header));
   const bool erases =
       header.verb == protocol::Verb::kEvict || header.verb == protocol::Verb::kReset;
-  if (!erases || !has_successors() || domains_[0].operator_session == 0) {
+  const bool is_judged =
+      has_successors() && domains_[0].operator_session != 0 &&
+      !garbled_.contains(session);  // of its doubles none knows which is answered
+  if (!erases || !is_judged) {
     return DeliverBytes(session, bytes);
   }
   const Survival::Snapshot before = TakeSnapshot();

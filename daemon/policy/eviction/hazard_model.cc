@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <span>
 
 namespace terrace {
 namespace {
@@ -92,9 +93,13 @@ HazardModel::HazardModel() : index_(size_t{kShapes} * kLevels * kAges) {
   for (int i = 0; i < static_cast<int>(by_turn_.size()); ++i)
     set_prior(&by_turn_[i], kPriorPerTurn * static_cast<float>(i - 2));
   for (uint32_t i = 1; i < by_fork_.size(); ++i) set_prior(&by_fork_[i], kPriorOfFork);
-  for (uint32_t shape = 0; shape < kShapes; ++shape) {
-    RefreshRates(shape);
-    for (uint32_t level = 0; level < kLevels; ++level) RefreshLevel(shape, level);
+  for (uint32_t shape = 0; shape < kShapes; ++shape) RefreshRates(shape);
+  // A shape of which nothing is learned is as any other.
+  for (uint32_t level = 0; level < kLevels; ++level) RefreshLevel(0, level);
+  const std::span indexes(index_);
+  for (uint32_t shape = 1; shape < kShapes; ++shape) {
+    std::ranges::copy(indexes.first(size_t{kLevels} * kAges),
+                      indexes.subspan(size_t{shape} * kLevels * kAges).begin());
   }
 }
 

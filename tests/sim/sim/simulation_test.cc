@@ -1,8 +1,8 @@
-// The simulation as a test. TERRACE_SIM_SEEDS: how many seeds (default 200); TERRACE_SIM_STEPS: of
-// how many events each (default 2,000); TERRACE_SIM_REPLAYS: how many are replayed (default 8);
-// TERRACE_SIM_FIRST_SEED: where to begin, so that a failing seed replays alone;
-// TERRACE_SIM_WITHOUT: kinds to take out of every world (swarm.h); TERRACE_SIM_ACTS: steps in which
-// anybody acts.
+// The simulation as a test. TERRACE_SIM_SEEDS: how many seeds (default 200, fewer of variants);
+// TERRACE_SIM_STEPS: of how many events each (default 2,000, and 50,000 of every fifth);
+// TERRACE_SIM_REPLAYS: how many are replayed (default 100); TERRACE_SIM_FIRST_SEED: where to begin,
+// so that a failing seed replays alone; TERRACE_SIM_WITHOUT: kinds to take out of every world
+// (swarm.h); TERRACE_SIM_ACTS: steps in which anybody acts.
 //
 // A seed that fails is shrunk (shrink.h), for kShrinkSeconds or TERRACE_SIM_SHRINK; 0: not at all.
 // With TERRACE_SIM_SHRINK each seed is tried in a child first, so that what ends a process by other
@@ -23,6 +23,8 @@ namespace {
 constexpr uint64_t kShrinkSeconds = 30;
 constexpr unsigned kFirstSecondsMax = 120;
 constexpr uint64_t kStepsPerSeed = 2'000;
+constexpr uint64_t kStepsPerLongSeed = 50'000;
+constexpr uint64_t kLongOneIn = 5;
 
 uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
   const char* text = std::getenv(name);
@@ -36,9 +38,9 @@ struct Worlds {
 };
 
 // What the environment says of every world.
-Case AskedFor(uint64_t seed) {
+Case AskedFor(uint64_t seed, uint64_t steps) {
   Case of{.seed = seed,
-          .steps = static_cast<uint32_t>(FromEnvironment("TERRACE_SIM_STEPS", kStepsPerSeed))};
+          .steps = static_cast<uint32_t>(FromEnvironment("TERRACE_SIM_STEPS", steps))};
   const char* const without = std::getenv("TERRACE_SIM_WITHOUT");
   std::string wrong;
   if (without != nullptr && !ParseKinds(without, &of.without, &wrong)) {
@@ -206,6 +208,8 @@ void Add(const Coverage& one, Coverage* sum) {
   sum->blocks_fetched += one.blocks_fetched;
   sum->blocks_given += one.blocks_given;
   sum->forgotten_checked += one.forgotten_checked;
+  sum->messages_garbled += one.messages_garbled;
+  sum->garblers_refused += one.garblers_refused;
   sum->reloads += one.reloads;
   sum->stalls += one.stalls;
   sum->wall_jumps += one.wall_jumps;
@@ -221,8 +225,9 @@ std::string RunWorld(const Worlds& worlds, const Case& of, Coverage* sum, uint64
   return failure.empty() ? "" : failure + "\n" + Report(worlds, of);
 }
 
-// A push runs so many of worlds that vary one whose seeds it runs all; a night as many.
-constexpr uint64_t kSeedsOfVariants = 60;
+// A push runs so many of worlds that vary one whose seeds it runs all, so that 200 long ones are
+// run; a night as many.
+constexpr uint64_t kSeedsOfVariants = 66;
 
 // Every seed asked for, in such worlds; their coverage is summed.
 void RunSeeds(const Worlds& worlds, Coverage* sum, uint64_t* count, uint64_t seeds_a_push = 200) {
@@ -230,7 +235,7 @@ void RunSeeds(const Worlds& worlds, Coverage* sum, uint64_t* count, uint64_t see
   *count = FromEnvironment("TERRACE_SIM_SEEDS", seeds_a_push);
   const bool tries_first = FromEnvironment("TERRACE_SIM_SHRINK", 0) > 0;
   for (uint64_t seed = first; seed < first + *count; ++seed) {
-    const Case of = AskedFor(seed);
+    const Case of = AskedFor(seed, seed % kLongOneIn == 1 ? kStepsPerLongSeed : kStepsPerSeed);
     ASSERT_EQ(tries_first ? TryInChild(worlds, of) : "", "");
     uint64_t trace_hash = 0;
     ASSERT_EQ(RunWorld(worlds, of, sum, &trace_hash), "");
@@ -251,7 +256,9 @@ TEST_F(Simulation, ServesNoWrongByteAndLeaksNoSlot) {
   ASSERT_NO_FATAL_FAILURE(RunSeeds(kServing, &sum, &count));
   std::printf(
       "%llu seeds: %llu blocks sealed, %llu evicted, %llu acquired, %llu promotions, %llu leases "
-      "revoked, %llu commits refused as gone, %llu parts judged, %llu told before their block\n",
+      "revoked, %llu commits refused as gone, %llu parts judged, %llu told before their block, "
+      "%llu "
+      "messages garbled, %llu clients refused for it\n",
       static_cast<unsigned long long>(count), static_cast<unsigned long long>(sum.blocks_sealed),
       static_cast<unsigned long long>(sum.blocks_evicted),
       static_cast<unsigned long long>(sum.acquire_blocks_hit),
@@ -259,8 +266,11 @@ TEST_F(Simulation, ServesNoWrongByteAndLeaksNoSlot) {
       static_cast<unsigned long long>(sum.leases_revoked),
       static_cast<unsigned long long>(sum.commits_gone),
       static_cast<unsigned long long>(sum.parts_judged),
-      static_cast<unsigned long long>(sum.parts_told));
+      static_cast<unsigned long long>(sum.parts_told),
+      static_cast<unsigned long long>(sum.messages_garbled),
+      static_cast<unsigned long long>(sum.garblers_refused));
   if (count < 20) return;
+  EXPECT_GT(sum.messages_garbled, count);
   EXPECT_GT(sum.parts_told, count / 2);
   EXPECT_GT(sum.parts_claimed_wrongly, count / 4);
   EXPECT_GT(sum.blocks_refuted, count / 8);
@@ -417,9 +427,9 @@ uint64_t TraceHash(const Worlds& worlds, const Case& of) {
 
 // PROMISE: T01 equal traces of a seed
 TEST_F(Simulation, ASeedReplaysExactly) {
-  const uint64_t count = FromEnvironment("TERRACE_SIM_REPLAYS", 8);
+  const uint64_t count = FromEnvironment("TERRACE_SIM_REPLAYS", 100);
   for (uint64_t seed = 1; seed <= count; ++seed) {
-    const Case of = AskedFor(seed);
+    const Case of = AskedFor(seed, kStepsPerSeed);
     for (const Worlds& worlds : {kServing, kOverDrives, kOverEncryptedDrives}) {
       ASSERT_EQ(TraceHash(worlds, of), TraceHash(worlds, of)) << "seed " << seed;
     }

@@ -124,8 +124,10 @@ std::optional<GroupId> FindGroup(const StatsView& stats, std::string_view name) 
   }
   Fail(known.empty()
            ? fmt::format("no group '{}': no engine has opened a group in this domain yet", name)
-           : fmt::format("no group '{}' in this domain. Its groups: {}", name,
-                         fmt::join(known, ", ")));
+           : fmt::format(
+                 "no group '{}' in this domain. Its groups, each by the name that its Spaces "
+                 "were opened under first: {}",
+                 name, fmt::join(known, ", ")));
   return std::nullopt;
 }
 
