@@ -227,7 +227,7 @@ class World final : public SimHost, public Transport {
   void TraceBytes(std::span<const std::byte> bytes);
   void AddCounters(Coverage* sum) const;
 
-  // world_messages.cc
+  // world_clients.cc
   void DeliverBytes(SessionId session, const std::vector<std::byte>& bytes);
   void Post(uint64_t delay_us, Envelope envelope);
   void Connect(uint32_t process);
@@ -235,6 +235,11 @@ class World final : public SimHost, public Transport {
   bool MaybeGarble(SimProcess& process, uint32_t plain_ppm);
   void Garble(SimProcess& process, Kind how);
   void DeliverDue();
+  void EndClients();
+  void LeaveGhosts();
+  void AdoptDram();
+  void HauntOnce();
+  void EndSession(uint32_t process, SessionId session);
 
   // world_reloads.cc
   void TakeConfiguration();
@@ -268,14 +273,6 @@ class World final : public SimHost, public Transport {
 
   // world_server.cc
   void RunServer(Domain& domain);
-
-  // world_ghosts.cc
-  void EndClients();
-  void LeaveGhosts();
-  void AdoptDram();
-  void HauntOnce();
-  void EndSession(uint32_t process, SessionId session);
-
   WorldOptions options_;
   Dice dice_;
   // Of this step: what processes do, when what they wait for comes, how much time passes.
