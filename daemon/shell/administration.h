@@ -19,10 +19,10 @@
 #include "daemon/arenas/memory_yield.h"
 #include "daemon/block/seams.h"
 #include "daemon/config/config.h"
+#include "daemon/domain/domain_nvme.h"
+#include "daemon/domain/domain_quotas.h"
+#include "daemon/domain/domain_serving.h"
 #include "daemon/session/session.h"
-#include "daemon/shell/domain_nvme.h"
-#include "daemon/shell/domain_quotas.h"
-#include "daemon/shell/domain_serving.h"
 #include "daemon/shell/live_config.h"
 #include "daemon/store/store.h"
 

@@ -22,7 +22,7 @@
 #include "daemon/config/config.h"
 #include "daemon/config/config_resolve.h"
 #include "daemon/config/config_text.h"
-#include "daemon/shell/domain_redis.h"
+#include "daemon/domain/domain_redis.h"
 #include "terrace/error.h"
 #include "terrace/protocol_admin.h"
 #include "tiers/crypto/key_ring.h"

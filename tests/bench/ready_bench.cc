@@ -22,9 +22,9 @@
 #include <vector>
 
 #include "bench/no_seams.h"
+#include "daemon/domain/recovery.h"
 #include "daemon/persist/fsck.h"
 #include "daemon/persist/group_files.h"
-#include "daemon/shell/recovery.h"
 #include "daemon/store/store.h"
 #include "tiers/arena/slot_table.h"
 #include "tiers/disk/file_disk.h"

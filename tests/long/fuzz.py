@@ -78,7 +78,7 @@ TARGETS = {
                  "daemon/session/key_requests.cc", "daemon/session/lease_requests.cc",
                  "daemon/session/client_requests.cc", "daemon/session/operator_requests.cc",
                  "daemon/session/hint_table.cc", "daemon/session/verb_table.cc",
-                 "daemon/session/session.cc"], 4096),
+                 "daemon/session/session.cc", "daemon/session/session_requests.cc"], 4096),
     "slab": (["tiers/nvme/header_table.cc:!::PayloadOffsetBytes"], 4200),
     "slot_table": (["tiers/arena/slot_allocator.cc:Adopt|Fence|IsCurrent|Claim|Free|TakeRow",
                     "tiers/arena/extent_map.cc:CarveAdopted|Place|Return|Claim",

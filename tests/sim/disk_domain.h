@@ -18,9 +18,9 @@
 #include <string>
 #include <vector>
 
+#include "daemon/domain/recovery.h"
 #include "daemon/persist/catalog.h"
 #include "daemon/persist/group_files.h"
-#include "daemon/shell/recovery.h"
 #include "tiers/disk/file_disk.h"
 #include "tiers/nvme/nvme_tier.h"
 

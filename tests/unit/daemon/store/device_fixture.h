@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/shell/domain_device.h"
+#include "daemon/domain/domain_device.h"
 #include "store_fixture.h"
 
 namespace terrace {

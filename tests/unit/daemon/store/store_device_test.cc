@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "cuda/host/host_device.h"
-#include "daemon/shell/domain_device.h"
+#include "daemon/domain/domain_device.h"
 #include "device_fixture.h"
 
 namespace terrace {

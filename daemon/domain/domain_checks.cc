@@ -1,4 +1,4 @@
-#include "daemon/shell/domain_checks.h"
+#include "daemon/domain/domain_checks.h"
 
 #include <nlohmann/json.hpp>
 #include <utility>

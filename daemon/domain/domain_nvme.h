@@ -13,12 +13,12 @@
 #include <vector>
 
 #include "daemon/config/config.h"
+#include "daemon/domain/recovery.h"
 #include "daemon/persist/catalog.h"
 #include "daemon/persist/group_files.h"
 #include "daemon/persist/group_files_on_paths.h"
 #include "daemon/persist/group_key_files.h"
 #include "daemon/persist/missed_erasures.h"
-#include "daemon/shell/recovery.h"
 #include "daemon/store/store.h"
 #include "terrace/checksum.h"
 #include "tiers/crypto/cipher_disk.h"

@@ -1,4 +1,4 @@
-#include "daemon/shell/known_drives.h"
+#include "daemon/domain/known_drives.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-#include "daemon/shell/domain_redis.h"
+#include "daemon/domain/domain_redis.h"
 
 #include <algorithm>
 #include <chrono>

@@ -14,8 +14,8 @@
 #include "daemon/arenas/notice_memory.h"
 #include "daemon/block/seams.h"
 #include "daemon/config/config.h"
+#include "daemon/domain/domain_nvme.h"
 #include "daemon/session/peer_identity.h"
-#include "daemon/shell/domain_nvme.h"
 #include "daemon/store/store.h"
 #include "terrace/protocol_admin.h"
 

@@ -1,4 +1,4 @@
-#include "daemon/shell/recovery.h"
+#include "daemon/domain/recovery.h"
 
 #include <array>
 #include <chrono>

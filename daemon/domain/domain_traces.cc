@@ -1,4 +1,4 @@
-#include "daemon/shell/domain_traces.h"
+#include "daemon/domain/domain_traces.h"
 
 #include "terrace/check.h"
 

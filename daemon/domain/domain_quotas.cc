@@ -1,4 +1,4 @@
-#include "daemon/shell/domain_quotas.h"
+#include "daemon/domain/domain_quotas.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

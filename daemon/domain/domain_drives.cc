@@ -1,9 +1,9 @@
-#include "daemon/shell/domain_drives.h"
+#include "daemon/domain/domain_drives.h"
 
 #include <utility>
 
+#include "daemon/domain/domain_redis.h"
 #include "daemon/log/log.h"
-#include "daemon/shell/domain_redis.h"
 
 namespace terrace {
 namespace {

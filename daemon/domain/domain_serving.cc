@@ -1,4 +1,4 @@
-#include "daemon/shell/domain_serving.h"
+#include "daemon/domain/domain_serving.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "daemon/config/config.h"
+#include "daemon/domain/domain_nvme.h"
+#include "daemon/domain/known_drives.h"
 #include "daemon/persist/group_files_on_paths.h"
 #include "daemon/persist/missed_erasures.h"
 #include "daemon/process/state_dir_lock.h"
-#include "daemon/shell/domain_nvme.h"
-#include "daemon/shell/known_drives.h"
 
 namespace terrace {
 

@@ -1,4 +1,4 @@
-#include "daemon/shell/domain_nvme.h"
+#include "daemon/domain/domain_nvme.h"
 
 #include <sys/stat.h>
 

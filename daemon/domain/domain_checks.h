@@ -11,8 +11,8 @@
 
 #include "daemon/block/seams.h"
 #include "daemon/check/online_fsck.h"
+#include "daemon/domain/domain_nvme.h"
 #include "daemon/session/session.h"
-#include "daemon/shell/domain_nvme.h"
 #include "daemon/store/copy_checks.h"
 
 namespace terrace {

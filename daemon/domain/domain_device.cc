@@ -1,4 +1,4 @@
-#include "daemon/shell/domain_device.h"
+#include "daemon/domain/domain_device.h"
 
 #include <unistd.h>
 
