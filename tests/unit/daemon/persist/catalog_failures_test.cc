@@ -51,13 +51,15 @@ class FailingFileSystem : public rocksdb::FileSystemWrapper {
   }
 
   // What it says while it fails: a full drive, after which the database may go on.
-  static rocksdb::IOStatus Full() {
+  rocksdb::IOStatus Full() {
+    ++refusals;
     rocksdb::IOStatus status = rocksdb::IOStatus::NoSpace("planted");
     status.SetRetryable(true);
     return status;
   }
   std::atomic<bool> is_failing = false, is_unreadable = false;
   std::atomic<int> syncs_to_fail = 0;
+  std::atomic<int> refusals = 0;
 
  private:
   class FailingFile : public rocksdb::FSWritableFileOwnerWrapper {
@@ -66,21 +68,21 @@ class FailingFileSystem : public rocksdb::FileSystemWrapper {
         : FSWritableFileOwnerWrapper(std::move(file)), owner_(owner) {}
     rocksdb::IOStatus Append(const rocksdb::Slice& bytes, const rocksdb::IOOptions& options,
                              rocksdb::IODebugContext* context) override {
-      if (owner_->is_failing) return Full();
+      if (owner_->is_failing) return owner_->Full();
       return target()->Append(bytes, options, context);
     }
     rocksdb::IOStatus Append(const rocksdb::Slice& bytes, const rocksdb::IOOptions& options,
                              const rocksdb::DataVerificationInfo& verification,
                              rocksdb::IODebugContext* context) override {
-      if (owner_->is_failing) return Full();
+      if (owner_->is_failing) return owner_->Full();
       return target()->Append(bytes, options, verification, context);
     }
     rocksdb::IOStatus Sync(const rocksdb::IOOptions& options,
                            rocksdb::IODebugContext* context) override {
-      if (owner_->is_failing) return Full();
+      if (owner_->is_failing) return owner_->Full();
       if (owner_->syncs_to_fail > 0) {
         --owner_->syncs_to_fail;
-        return Full();
+        return owner_->Full();
       }
       return target()->Sync(options, context);
     }
@@ -165,7 +167,7 @@ TEST_F(FailingCatalogTest, DriveThatIsFullForAWhileIsRiddenOut) {
     catalog.Rewrite({});
     files_->is_failing = true;
     const std::set<SlotName> names = Fill(catalog, 1, 100);
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    while (files_->refusals < 3) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     files_->is_failing = false;
     WaitUntilCataloged(catalog, names);
     EXPECT_TRUE(catalog.stats().is_on);
