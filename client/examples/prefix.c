@@ -127,7 +127,8 @@ int main(int argc, char** argv) {
   }
   int exit_status = 0;
   if (status != TERRACE_OK) {
-    exit_status = fail("open", status, why);
+    if (group != TERRACE_GROUP_NONE) terrace_client_last_error(client, why, sizeof(why));
+    exit_status = fail(group == TERRACE_GROUP_NONE ? "open" : "acquire", status, why);
   } else if (terrace_read_lease_block_count(&lease) == kBlocks) {
     exit_status = load(client, &lease);
   } else {

@@ -460,8 +460,10 @@ Status CheckDomains(const DaemonConfig& config, std::string* why) {
       return Refuse(why, shown + " is there twice: names are unique");
     }
     if (!domain.socket_path.starts_with('/')) {
-      return Refuse(why, shown + ": socket is '" + domain.socket_path +
-                             "'; write an absolute path of at most 107 bytes");
+      const std::string is =
+          domain.socket_path.empty() ? "not set" : "'" + domain.socket_path + "'";
+      return Refuse(why,
+                    shown + ": socket is " + is + "; write an absolute path of at most 107 bytes");
     }
     if (!sockets.insert(domain.socket_path).second) {
       return Refuse(why, shown + ": socket " + domain.socket_path +

@@ -58,6 +58,28 @@ uint32_t ReadHttpRequest(std::string_view head, bool only_local, HttpRequest* re
   return 0;
 }
 
+std::string HttpRefusal(uint32_t status) {
+  std::string text(HttpReason(status));
+  switch (status) {
+    case 405:
+      text += ": GET and HEAD are answered";
+      break;
+    case 413:
+      text += ": a request has no body here";
+      break;
+    case 421:
+      text +=
+          ": Host is a name other than localhost; ask by an address, or set metrics.allow_remote";
+      break;
+    case 431:
+      text += ": " + std::to_string(kHttpHeadBytesMax) + " bytes at most";
+      break;
+    default:
+      break;
+  }
+  return text + "\n";
+}
+
 std::string_view HttpReason(uint32_t status) {
   const boost::beast::string_view reason = http::obsolete_reason(static_cast<http::status>(status));
   return {reason.data(), reason.size()};

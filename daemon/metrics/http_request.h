@@ -22,5 +22,7 @@ struct HttpRequest {
 uint32_t ReadHttpRequest(std::string_view head, bool only_local, HttpRequest* request);
 
 std::string_view HttpReason(uint32_t status);
+// What is said to whom it is refused, with what to do.
+std::string HttpRefusal(uint32_t status);
 
 }  // namespace terrace

@@ -99,7 +99,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
             : ReadHttpRequest(std::string_view(asked_).substr(0, end + kHeadEnd.size()),
                               server_->limits_.only_local, &request);
     if (refused != 0) {
-      return answer({.status = refused, .body = std::string(HttpReason(refused)) + "\n"});
+      return answer({.status = refused, .body = HttpRefusal(refused)});
     }
     is_head_ = request.is_head;
     server_->handler_(request, answer);

@@ -31,6 +31,10 @@ Status NamedPins::Open(const PinTerms& terms, PinPlace* place) {
     names_.reserve(protocol::kNamedPinBlocksMax);
   }
   Pin& pin = pins_[*place];
+  if (!pin.name.empty() && terms.cap_bytes < pin.byte_count) {
+    return Status(StatusCode::kNoSpace,
+                  "the pin keeps more than that cap already: name a larger one, or unpin it first");
+  }
   pin.name = terms.name;
   pin.cap_bytes = terms.cap_bytes;
   pin.uid = terms.uid;

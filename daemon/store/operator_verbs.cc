@@ -1,6 +1,7 @@
 #include "daemon/store/operator_verbs.h"
 
 #include <algorithm>
+#include <unordered_set>
 #include <utility>
 
 #include "daemon/block/keyed_group_files.h"
@@ -221,23 +222,22 @@ Status OperatorVerbs::Pin(const KeysQuery& query, protocol::PinReply* reply) {
 namespace {
 
 // Of the keys and what continues them, also over a block that is not there any more: of which key
-// that was nobody knows, so it is what lies deeper; of a key that is not here, what has lost its
-// parent.
+// that was nobody knows, so it is what lies deeper in the key's group; of a key that is in none of
+// the groups, what has lost its parent. A key is of one group: where it is found, others are left.
 void CoverBelow(const Caller& caller, const KeysQuery& query, WalkScope* scope) {
   const RadixIndex& index = caller.domain().index;
   const uint32_t group_count = scope->group_end - scope->group_first;
   scope->below.assign(group_count, UINT32_MAX);
-  std::vector<size_t> found_counts(group_count);
+  std::unordered_set<BlockKey> found;
   for (const BlockId id : BlocksOf(caller, query)) {
     const RadixIndex::Node& node = index.node(id);
     scope->roots.push_back({.group_index = node.group_index, .key = node.key});
     uint32_t& below = scope->below[node.group_index - scope->group_first];
     below = std::min(below, node.position);
-    ++found_counts[node.group_index - scope->group_first];
+    found.insert(node.key);
   }
-  for (uint32_t g = 0; g < group_count; ++g) {
-    if (found_counts[g] < query.keys.size()) scope->below[g] = 0;
-  }
+  const auto is_here = [&found](const BlockKey& key) { return found.contains(key); };
+  if (!std::ranges::all_of(query.keys, is_here)) std::ranges::fill(scope->below, 0);
 }
 
 uint64_t OpenEvictWalk(const Caller& caller, const KeysQuery& query) {

@@ -360,7 +360,7 @@ class Client {
   // durably.
   // group.index 0xFFFFFFFF: every group of the domain, on a shared tier also those that nobody has
   // opened yet; kNoSpace: more keys than can be remembered for these. No keys with kEvictSubtree:
-  // everything.
+  // everything; of a key that is not here, whatever has lost its parent and may continue it.
   Result<protocol::EvictReply> Evict(GroupRef group, std::span<const BlockKey> keys,
                                      const RequestOptions& options = {});
   // Keeps the blocks until they are unpinned (protocol::kPinClear) or past hints.ttl_s. Returns how

@@ -186,7 +186,9 @@ inline constexpr uint32_t kKeysFlat = 1;          // keys are independent, not a
 inline constexpr uint32_t kAcquireFollow = 2;     // also hand out Reserved blocks, part by part
 inline constexpr uint32_t kReserveHasEvents = 4;  // a u64 event hash per key follows the keys
 inline constexpr uint32_t kEvictDryRun = 8;
-inline constexpr uint32_t kEvictSubtree = 16;  // with every descendant
+// With every descendant, also over blocks that have gone: of a key that is not here, and so has
+// descendants that nobody can name, every block of the group (or groups) that has lost its parent.
+inline constexpr uint32_t kEvictSubtree = 16;
 inline constexpr uint32_t kPinClear = 32;
 // Also tell of the parts of blocks that come from a lower tier, in the order of layers. Of Acquire,
 // and of Join on a ReadLease.

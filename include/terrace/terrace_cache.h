@@ -565,7 +565,8 @@ typedef struct terrace_evict_result {
 /* Drops the blocks from every tier, and waits until no crash can bring them back; without a
  * deadline of its own up to 3 s longer than other calls. TERRACE_BUSY: dropped, but perhaps not
  * durably. group TERRACE_GROUP_NONE: every group of the domain. No keys with TERRACE_EVICT_SUBTREE:
- * all. request->flags: TERRACE_EVICT_…. */
+ * all; of a key that is not here, whatever has lost its parent and may continue it.
+ * request->flags: TERRACE_EVICT_…. */
 TERRACE_API terrace_status terrace_evict(terrace_client* client, terrace_group group,
                                          const terrace_id* keys, size_t key_count,
                                          const terrace_request* request,

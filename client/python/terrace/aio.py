@@ -11,7 +11,7 @@ from typing import Any, Optional, Tuple
 from . import _native
 from .answers import Answer
 from .calls import Hints, Keys, microseconds, native_of, request_of
-from .client import Client
+from .client import NO_ANSWER, Client
 from .errors import Gone
 from .group import Group
 from .leases import ReadLease, WriteLease
@@ -114,7 +114,7 @@ class Requests:
         if completion.status:
             raise self.client.error(completion.status, doing, for_writers=for_writers,
                                     usual="" if completion.status != _BUSY
-                                    else "no answer by the deadline")
+                                    else NO_ANSWER)
         return completion
 
     def _keys(self, keys: Keys, request: _native.Request) -> Tuple[Any, ...]:

@@ -1,6 +1,7 @@
 """What calls are given and what they answer: hints and deadlines, keys, and facts about blocks."""
 import ctypes
 import dataclasses
+import re
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import _native
@@ -13,6 +14,7 @@ END_REASONS = ("unknown", "tool_call", "end_of_turn", "length", "aborted")
 _HINTS = {"pin": 1, "no_store": 2, "exact": 4, "ttl_from_hits": 8, "ttl_of_priority": 16}
 _HINT_NUMBERS = {"recompute_ns_per_token": 32, "session_hash": 64, "ttl_s": 32, "min_tokens": 32,
                  "expected_reuse_ms": 32}
+_KEY_TEXT = re.compile("[0-9a-fA-F]{32}")
 _FIELD_NUMBERS = {"member_mask": 64, "flags": 32, "first_position": 32}
 
 
@@ -46,8 +48,10 @@ class Keys(Sequence[Any]):
         """What hex() gives: 32 digits a key."""
         native = (_native.Id * len(texts))()
         for key, text in zip(native, texts):
-            if len(text) != 32:
-                raise Invalid(f"a key of {len(text)} digits: a key has 32")
+            if not isinstance(text, str):
+                raise wrong_type("a key", text, "a text of 32 hex digits")
+            if not _KEY_TEXT.fullmatch(text):
+                raise Invalid(f"{text!r} ({len(text)} characters) is no key: a key is 32 hex digits")
             key.high, key.low = int(text[:16], 16), int(text[16:], 16)
         return cls(native)
 

@@ -7,6 +7,7 @@ exceptions of the class Unavailable, after which a program goes on without the c
 import contextlib
 import ctypes
 import json
+import os
 import weakref
 from typing import Any, Dict, Iterator, Optional
 
@@ -19,6 +20,8 @@ from .space import SpaceGroup
 
 lib = _native.lib
 _BUSY, _GONE = 4, 8  # statuses
+NO_ANSWER = ("no answer by the deadline: the daemon is stopped, hangs or is busy; `terrace status` and "
+             "its log tell")
 _IO = 7  # a status: of a client that cannot be made, that the process has no descriptors left
 
 
@@ -65,6 +68,7 @@ class Client:
         self.default_timeout_s = default_timeout_s
         self.pending_requests_max = pending_requests_max
         self._told = ""  # the last_error of the last exception
+        self._pid = os.getpid()  # a forked child is told each time that it is one
         self.answers = Answers()  # of terrace.aio and of requests that are looked at later
         self._handle = _Handle(handle.value)
         # Not when the interpreter ends: daemon threads may be in a call, which goes on without it.
@@ -136,7 +140,8 @@ class Client:
             sentence, is_reader = self.last_error, self.is_reader
         except Gone:  # closed meanwhile
             return from_status(status, doing)
-        if is_everyday(status) and (usual or sentence == self._told):
+        is_stale = usual or sentence == self._told
+        if is_everyday(status) and is_stale and os.getpid() == self._pid:
             sentence = usual or self._usual(status)
         else:
             self._told = sentence
@@ -146,7 +151,7 @@ class Client:
         """What an everyday answer means, as far as it can be told."""
         if status == _GONE and not self.is_connected:
             return f"not connected to {self._socket_path}; it is tried again"
-        return {_BUSY: "no answer by the deadline",
+        return {_BUSY: NO_ANSWER,
                 _GONE: "the connection or the lease has ended"}.get(status, "")
 
     def check(self, status: int, doing: str, *, for_writers: bool = False,
@@ -190,7 +195,7 @@ class Client:
             doing, sentence = f"opening group {spec.name!r}", why.value.decode(errors="replace")
             if self._keeps_unconnected(status):
                 raise self._unconnected(status, doing, sentence)
-            raise from_status(status, doing, sentence)
+            raise from_status(status, doing, sentence or self._usual(status))
         return Group(self, spec, group.value)
 
     def pin_arena(self, device: Any) -> None:

@@ -193,7 +193,9 @@ class Group:
     def evict(self, keys: Keys, *, with_descendants: bool = False, dry_run: bool = False,
               timeout_s: Optional[float] = None) -> Evicted:
         """Drops the blocks from every tier, so that no crash brings them back. No keys are no
-        blocks, as of a prompt shorter than one: reset() forgets the group."""
+        blocks, as of a prompt shorter than one: reset() forgets the group. with_descendants: and
+        what continues them; of a key that is not here, whatever of the group has lost its parent
+        and may continue it."""
         if native_of(keys)[1] == 0:
             return Evicted(0, 0, 0)
         found = _native.EvictResult()

@@ -206,8 +206,9 @@ class ReadLease(_Lease):
         return bool(lib.terrace_read_lease_is_in_device(self.native, number("block", block)))
 
     def slot(self, block: int, member: int = 0) -> Optional[memoryview]:
-        """A member's slot in shared memory, read-only; None if it is not ready or has none. Gone
-        once the lease is released, Invalid for a block that it has not, Unsupported where it lies
+        """A member's slot in shared memory, read-only; None if it is not ready or has none. In a
+        forked child that memory is not there: to touch a view of its parent's ends it. Gone once
+        the lease is released, Invalid for a block that it has not, Unsupported where it lies
         in the memory of a GPU: PagedCache.load reads it there."""
         slot_bytes = ctypes.c_uint64()
         self._member(member)

@@ -11,6 +11,7 @@
 namespace terrace::tools {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -89,6 +90,18 @@ TEST_F(TraceReaderTest, ABrokenLineIsNamed) {
     EXPECT_FALSE(Read(Write(good + good + bad + "\n" + good))) << bad;
     EXPECT_THAT(why_, HasSubstr("line 3 ")) << bad;
   }
+}
+
+TEST_F(TraceReaderTest, ALastLineThatIsCutOffIsLeftOutAndTold) {
+  const std::string good = "{\"timestamp\": 1, \"input_length\": 512, \"hash_ids\": [1]}\n";
+  const std::string path = Write(good + good + good.substr(0, 20));
+  ASSERT_TRUE(Read(path)) << why_;
+  EXPECT_EQ(trace_.requests.size(), 2u);
+  EXPECT_THAT(CutLineText(path, trace_), AllOf(HasSubstr("line 3 "), HasSubstr("2 requests")));
+  ASSERT_TRUE(Read(Write(good + good.substr(0, good.size() - 1)))) << why_;
+  EXPECT_EQ(trace_.requests.size(), 2u);
+  EXPECT_EQ(trace_.cut_line, 0u) << "it is whole, but for its end";
+  EXPECT_FALSE(Read(Write(good.substr(0, 20)))) << "that is no trace";
 }
 
 TEST_F(TraceReaderTest, ARecordedRequestOfNoBlocksIsPassedOver) {

@@ -207,6 +207,7 @@ class BenchReplayVerb : public Verb {
                    &reason)) {
       return Fail(reason);
     }
+    if (trace.cut_line != 0) Fail(CutLineText(trace_path_, trace));
     auto daemon = FindDaemon(arguments_, shape, kReplayDramBytesDefault);
     if (!daemon) return kExitFailed;
     ReplayWorkload workload;

@@ -115,7 +115,12 @@ Arguments Arguments::AddVerb(const std::string& name, const std::string& descrip
 template <typename Value>
 Argument Arguments::AddOption(const std::string& name, Value& value,
                               const std::string& description) {
-  return Argument(app_->add_option(name, value, description));
+  CLI::Option* const option = app_->add_option(name, value, description);
+  // A shell's unset variable would name nothing, and so mean everything.
+  option->check([](const std::string& text) -> std::string {
+    return text.empty() ? "the value is empty: give one, or leave the option out" : "";
+  });
+  return Argument(option);
 }
 
 #define TERRACE_OPTION_OF(Value)                                                \

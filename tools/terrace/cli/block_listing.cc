@@ -70,6 +70,10 @@ bool ParseKeyArgument(const std::string& text, BlockKey* key) {
                     text, text.size()));
     return false;
   }
+  if (parsed->is_zero()) {
+    Fail(fmt::format("'{}' is no block's key: all zeros stand for every block", text));
+    return false;
+  }
   *key = *parsed;
   return true;
 }

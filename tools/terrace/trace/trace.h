@@ -35,6 +35,7 @@ struct Trace {
   std::vector<uint64_t> ids;
   std::vector<TraceRequest> requests;
   uint32_t block_tokens = 0;
+  uint64_t cut_line = 0;  // the last one, which was cut off and is left out; 0: none was
 
   std::span<const uint64_t> ids_of(const TraceRequest& request) const {
     TERRACE_CHECK(request.first_id + request.id_count <= ids.size(), "a request's ids are here");

@@ -30,6 +30,7 @@ class LineReader {
   LineReader(const LineReader&) = delete;
   LineReader& operator=(const LineReader&) = delete;
   bool is_open() const { return file_ != nullptr; }
+  bool is_whole() const { return is_whole_; }  // the last line read ended as lines do
 
   // False at the end, or with a reason in `*why`.
   bool Next(std::string* line, std::string* why) {
@@ -38,7 +39,8 @@ class LineReader {
     while (gzgets(file_, piece.data(), static_cast<int>(piece.size())) != nullptr) {
       const std::string_view read(piece.data());
       line->append(read);
-      if (line->ends_with('\n')) {
+      is_whole_ = line->ends_with('\n');
+      if (is_whole_) {
         line->pop_back();
         return true;
       }
@@ -63,6 +65,7 @@ class LineReader {
 
  private:
   gzFile file_;
+  bool is_whole_ = true;
 };
 
 uint64_t HashSession(const nlohmann::json& session) {
@@ -167,6 +170,11 @@ bool ReadTrace(const std::string& path, const TraceOptions& options, Trace* trac
   std::string reason;
   uint64_t line_number = 1;
   while (trace->requests.size() < options.request_count_max && reader.Next(&line, &reason)) {
+    // A recording ends in the middle of a line where its disk was full, or the daemon was killed.
+    if (!reader.is_whole() && !trace->requests.empty() && !nlohmann::json::accept(line)) {
+      trace->cut_line = line_number;
+      break;
+    }
     if (!line.empty() && !parser.AddLine(line, &reason)) break;
     ++line_number;
   }
@@ -179,6 +187,11 @@ bool ReadTrace(const std::string& path, const TraceOptions& options, Trace* trac
     return false;
   }
   return true;
+}
+
+std::string CutLineText(const std::string& path, const Trace& trace) {
+  return fmt::format("{}, line {} is cut off and left out; the {} requests before it count", path,
+                     trace.cut_line, trace.requests.size());
 }
 
 }  // namespace terrace::tools

@@ -23,5 +23,7 @@ struct TraceOptions {
 // False with `*why`, which names file, line and what is wrong there.
 bool ReadTrace(const std::string& path, const TraceOptions& options, Trace* trace,
                std::string* why);
+// What a person is told of a trace whose last line was cut off. REQUIRES: cut_line is not 0.
+std::string CutLineText(const std::string& path, const Trace& trace);
 
 }  // namespace terrace::tools

@@ -148,10 +148,17 @@ class DebugDumpVerb : public Verb {
     if (fd < 0 && errno == EEXIST) {
       return Fail(path_ + " exists, and is left as it is: name another file");
     }
-    const bool is_written =
-        fd >= 0 && write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-    if ((fd >= 0 && close(fd) != 0) || !is_written) {
-      return Fail(fmt::format("cannot write {}: {}", path_, std::strerror(errno)));
+    int error = fd < 0 ? errno : 0;
+    for (size_t done = 0; error == 0 && done < text.size();) {
+      const ssize_t written = write(fd, text.data() + done, text.size() - done);
+      if (written < 0 && errno != EINTR) error = errno;
+      if (written > 0) done += static_cast<size_t>(written);
+    }
+    if (fd >= 0 && close(fd) != 0 && error == 0) error = errno;
+    if (fd >= 0 && error != 0) unlink(path_.c_str());
+    if (error != 0) {
+      return Fail(fmt::format("cannot write {}: {}; name another file, or - for standard output",
+                              path_, std::strerror(error)));
     }
     std::string told = fmt::format("{}: {}\n", path_, FormatBytes(text.size()));
     for (const auto& [name, part] : dump.items()) {

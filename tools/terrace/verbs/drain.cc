@@ -141,7 +141,10 @@ class DrainVerb : public Verb {
             std::strerror(reply.kept_error));
       }
     }
-    if (reply.is_done != 0) {
+    if (reply.mode == ServingMode::kBypassed && Action() == DrainAction::kDrain) {
+      text += "a drain changes nothing of a bypass: to drain it, `terrace drain --resume` first\n";
+    }
+    if (reply.is_done != 0 && reply.mode == ServingMode::kDraining) {
       text +=
           "`systemctl stop terraced` ends the daemon and closes its socket: no client starts it "
           "again\n";

@@ -43,7 +43,13 @@ class EvictVerb : public Verb {
     verb.AddOption("--group,--space", group_, "With --all or a filter: only blocks of this group")
         .Type("NAME");
     verb.AddFlag("--all", is_all_, "Every block of the domain, or of --group").Excludes(keys);
-    verb.AddFlag("--subtree", has_subtree_, "And every block that continues a KEY").Needs(keys);
+    Argument subtree =
+        verb.AddFlag("--subtree", has_subtree_, "And every block that continues a KEY");
+    subtree.Needs(keys);
+    verb.AddFlag("--orphans", has_orphans_,
+                 "With --subtree: of a KEY that is not here, whatever has lost its parent and may\n"
+                 "continue it, of every group")
+        .Needs(subtree);
     verb.AddOption("--older-than", age_text_, "Only what was last used so long ago, such as 2h")
         .Type("TIME")
         .Excludes(keys);
@@ -102,7 +108,14 @@ class EvictVerb : public Verb {
     if (is_filtered || is_by_key_ || !group_.empty()) return EvictFiltered();
     std::unique_ptr<Client> client = ConnectOrExplain(address_);
     if (client == nullptr) return kExitFailed;
-    if (ExitCode outcome = Evict(*client); outcome != kExitOk) return outcome;
+    if (has_subtree_ && !has_orphans_) {
+      if (ExitCode outcome = SetAbsentAside(*client); outcome != kExitOk) return outcome;
+    }
+    const bool is_below = has_subtree_ || is_all_;
+    ExitCode outcome =
+        keys_.empty() && !absent_.empty() ? kExitOk : Evict(*client, keys_, is_below);
+    if (outcome == kExitOk && !absent_.empty()) outcome = Evict(*client, absent_, false);
+    if (outcome != kExitOk) return outcome;
     LookAtOwed([&] { return FetchStats(*client, address_.deadline_us()); });
     Report();
     return kExitOk;
@@ -170,18 +183,34 @@ class EvictVerb : public Verb {
     return kExitOk;
   }
 
-  ExitCode Evict(Client& client) {
+  // Of a block that is not here nobody knows what continues it, so the daemon takes whatever has
+  // lost its parent: a key that is mistyped is to take nothing. Redis hears of it all the same.
+  ExitCode SetAbsentAside(Client& client) {
+    RequestOptions options;
+    options.deadline_us = address_.deadline_us();
+    options.flags = protocol::kKeysFlat | protocol::kEvictDryRun;
+    std::vector<BlockKey> here;
+    for (const BlockKey& key : keys_) {
+      const auto reply = client.Evict(GroupRef{}, std::span(&key, 1), options);
+      if (!reply.ok()) return FailRequest(client, "evict", reply.status());
+      (reply->block_count + reply->skipped_count > 0 ? here : absent_).push_back(key);
+    }
+    keys_ = std::move(here);
+    return kExitOk;
+  }
+
+  ExitCode Evict(Client& client, const std::vector<BlockKey>& keys, bool is_below) {
     RequestOptions options;
     options.deadline_us = address_.deadline_us();
     options.flags = protocol::kKeysFlat;
     if (is_dry_run_) options.flags |= protocol::kEvictDryRun;
-    if (has_subtree_ || is_all_) options.flags |= protocol::kEvictSubtree;
+    if (is_below) options.flags |= protocol::kEvictSubtree;
     // A chain's keys come head first, and a block that has a child stays: the last go first.
-    size_t left_count = keys_.size();
+    size_t left_count = keys.size();
     do {
       const size_t count = std::min(left_count, kKeysPerEvictMax);
       left_count -= count;
-      auto reply = client.Evict(GroupRef{}, std::span(keys_).subspan(left_count, count), options);
+      auto reply = client.Evict(GroupRef{}, std::span(keys).subspan(left_count, count), options);
       if (!reply.ok()) {
         const std::string done =
             total_.block_count == 0
@@ -198,6 +227,7 @@ class EvictVerb : public Verb {
 
   // Of keys that were named; what continues them may be more than that.
   uint64_t NotHereCount() const {
+    if (has_subtree_) return absent_.size();
     const uint64_t found_count = total_.block_count + total_.skipped_count;
     return keys_.size() > found_count ? keys_.size() - found_count : 0;
   }
@@ -275,21 +305,30 @@ class EvictVerb : public Verb {
                       : "; what a Redis server has of them is not found here any more";
       text += fmt::format("{} {} no block of this host{}\n", FormatCount(NotHereCount(), "key"),
                           is_one ? "names" : "name", on_redis);
+      if (has_subtree_) {
+        text += fmt::format(
+            "what has lost its parent, and may continue {}, is left: --orphans takes it, of every "
+            "group\n",
+            is_one ? "it" : "them");
+      }
     }
     if (total_.skipped_count > 0 && is_by_key_) {
       text +=
           fmt::format("{} in memory alone, leased or pinned; nothing of {} can be read below it\n",
                       Staying(), total_.skipped_count == 1 ? "it" : "them");
     } else if (total_.skipped_count > 0) {
-      text += fmt::format("{}: leased, pinned, or continued by a block that stays{}\n", Staying(),
-                          key_texts_.empty() || has_subtree_ ? "" : " (--subtree drops those too)");
+      text += fmt::format(
+          "{}: leased, pinned, or continued by a block that stays{}; `terrace show KEY` tells "
+          "which, `terrace unpin NAME` ends a pin that has a name\n",
+          Staying(), key_texts_.empty() || has_subtree_ ? "" : " (--subtree drops those too)");
     }
     PrintText(is_dry_run_ ? text : text + WhatIsOwed());
   }
 
   DaemonAddress address_;
   std::vector<std::string> key_texts_;
-  std::vector<BlockKey> keys_;  // that they name, each once
+  std::vector<BlockKey> keys_;    // that they name, each once
+  std::vector<BlockKey> absent_;  // of these, with --subtree: that are not here
   std::string group_;
   std::string age_text_;
   std::string tier_;
@@ -301,6 +340,7 @@ class EvictVerb : public Verb {
   bool has_subtree_ = false;
   bool is_everywhere_ = false;
   bool is_by_key_ = false;
+  bool has_orphans_ = false;
   bool is_dry_run_ = false;
   bool is_confirmed_ = false;
   bool is_json_ = false;

@@ -86,8 +86,8 @@ class LogVerb : public Verb {
   static void PrintLines(const LogAnswer& answer, const GroupNames& names) {
     if (answer.entries.empty()) {
       PrintText(
-          "nobody has evicted, reset, pinned, recorded or repaired anything since the "
-          "daemon's start\n");
+          "nobody has evicted, reset, pinned, drained, configured, recorded or repaired anything "
+          "since the daemon's start\n");
       return;
     }
     const std::time_t now = std::time(nullptr);

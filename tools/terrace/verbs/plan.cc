@@ -151,6 +151,7 @@ class PlanVerb : public Verb {
     std::string why;
     const TraceOptions options{.request_count_max = kRequestsMax, .block_tokens = block_tokens_};
     if (!ReadTrace(trace_path_, options, &recorded, &why)) return Fail(why) == kExitOk;
+    if (recorded.cut_line != 0) Fail(CutLineText(trace_path_, recorded));
     if (!trace.Build(recorded, &why)) return Fail(trace_path_ + ": " + why) == kExitOk;
     asked_count_ = trace.asked_count();
     trace_block_tokens_ = trace.block_tokens();

@@ -196,6 +196,7 @@ class ReplayVerb : public Verb {
     const TraceOptions options{.request_count_max = request_count_max_,
                                .block_tokens = block_tokens_};
     if (!ReadTrace(trace_path_, options, &recorded, &why)) return Fail(why) == kExitOk;
+    if (recorded.cut_line != 0) Fail(CutLineText(trace_path_, recorded));
     if (has_no_hints_) {
       for (TraceRequest& request : recorded.requests) {
         request.end_reason = protocol::EndReason::kUnknown;

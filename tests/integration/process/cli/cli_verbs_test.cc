@@ -17,6 +17,7 @@ namespace terrace {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -152,6 +153,32 @@ TEST_F(CliVerbsTest, EvictDropsWhatIsNamedAndNothingElse) {
   EXPECT_EQ(TerraceJson({"ls"})["found_count"], 0);
   EXPECT_THAT(Terrace({"ls"}).out, HasSubstr("no blocks"));
   EXPECT_EQ(TerraceJson({"evict", "--all", "--yes", "--group", kGroup})["block_count"], 0);
+}
+
+TEST_F(CliVerbsTest, WhatIsMistypedOrEmptyEvictsNothing) {
+  StartDaemon();
+  FillWithPrompts();
+  const nlohmann::json runs = TerraceJson({"tree"})["runs"];
+  const std::string absent(32, 'f'), zeros(32, '0'), head = runs[0]["first_key"];
+  const Outcome none = Terrace({"evict", absent, "--subtree", "--yes"});
+  EXPECT_THAT(none.out, AllOf(HasSubstr("evicted 0 blocks"), HasSubstr("1 key names no block"),
+                              HasSubstr("--orphans")));
+  const nlohmann::json both = TerraceJson({"evict", absent, head, "--subtree", "--yes"});
+  EXPECT_EQ(both["block_count"], 20);
+  EXPECT_EQ(both["not_here_count"], 1);
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"evict", "--all", "--yes", "--group", ""},
+        {"evict", "--all", "--yes", "--domain", ""},
+        {"evict", "--all", "--yes", "--older-than", ""},
+        {"evict", "", "--yes"},
+        {"evict", zeros, "--subtree", "--yes"},
+        {"show", zeros},
+        {"tree", zeros}}) {
+    const Outcome refused = Terrace(words);
+    EXPECT_EQ(refused.exit_code, 2) << words[1];
+    EXPECT_THAT(refused.err, AnyOf(HasSubstr("empty"), HasSubstr("all zeros"))) << words[1];
+  }
+  EXPECT_EQ(TerraceJson({"ls"})["found_count"], 20);
 }
 
 TEST_F(CliVerbsTest, EvictAllAsksOnATerminalAndRefusesWithoutOne) {

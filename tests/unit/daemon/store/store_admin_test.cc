@@ -134,6 +134,28 @@ TEST_F(Admin, EvictOfASubtreeTakesWhatLiesBehindABlockThatIsGone) {
   }
 }
 
+// A key is of one group: where it is found, what has lost its parent in others stays.
+TEST_F(Admin, EvictOfASubtreeInAllGroupsLeavesTheOthersOrphans) {
+  const uint32_t other = w.OpenGroup(s, TestGroup("other", {TestSpace(1)}));
+  const auto chain = World::Keys(3), cut = World::Keys(4, 2);
+  w.Put(s, group, chain);
+  w.Put(s, other, cut);
+  const std::vector<BlockKey> lost = {cut[0]};
+  KeysQuery ends = w.Query(s, other, lost);
+  ends.hints.ttl_s = 1;
+  ASSERT_TRUE(w.store->leases().Touch(ends).ok());
+  w.Advance(3 * kUsPerSecond);
+  ASSERT_EQ(w.Stats().block_count, 6u);
+  for (const uint32_t flags : {protocol::kEvictDryRun, 0u}) {
+    const auto reply = Evict(kAllGroups, {chain[1]}, protocol::kEvictSubtree | flags);
+    EXPECT_EQ(reply.block_count, 2u);
+  }
+  EXPECT_EQ(w.Stats().block_count, 4u);
+  const auto of_nobody = World::Keys(1, 3);
+  EXPECT_EQ(Evict(kAllGroups, of_nobody, protocol::kEvictSubtree).block_count, 3u)
+      << "they may continue it";
+}
+
 TEST_F(Admin, EvictSkipsWhatASubtreeNeeds) {
   const auto trunk = World::Keys(3);
   w.Put(s, group, trunk);

@@ -93,6 +93,17 @@ class RuleWithTiers : public Rule {
   static constexpr uint8_t kDram = 1 << 1, kNvme = 1 << 2;
 };
 
+TEST_F(Rule, ACapBelowWhatAPinKeepsIsRefused) {
+  const auto keys = World::Keys(4, 1);
+  w.Put(s, group, keys);
+  Set("some", keys);
+  const protocol::NamedPinRequest less{.cap_bytes = kSlotBytes,
+                                       .action = protocol::PinAction::kSet};
+  Pin(less, "some", {}, StatusCode::kNoSpace);
+  Set("some", {}, 4 * kSlotBytes);
+  EXPECT_EQ(Pin({}, "", {}).entries[0].cap_bytes, 4 * kSlotBytes);
+}
+
 // ---- EvictWhere ----
 
 TEST_F(Rule, OnlyWhatWasNotUsedForSoLongLeaves) {
