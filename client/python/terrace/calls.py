@@ -51,7 +51,7 @@ class Keys(Sequence[Any]):
             if not isinstance(text, str):
                 raise wrong_type("a key", text, "a text of 32 hex digits")
             if not _KEY_TEXT.fullmatch(text):
-                raise Invalid(f"{text!r} ({len(text)} characters) is no key: a key is 32 hex digits")
+                raise Invalid(f"{text!r} is no key: a key is 32 hex digits, this has {len(text)}")
             key.high, key.low = int(text[:16], 16), int(text[16:], 16)
         return cls(native)
 

@@ -20,8 +20,8 @@ from .space import SpaceGroup
 
 lib = _native.lib
 _BUSY, _GONE = 4, 8  # statuses
-NO_ANSWER = ("no answer by the deadline: the daemon is stopped, hangs or is busy; `terrace status` and "
-             "its log tell")
+NO_ANSWER = ("no answer by the deadline: the daemon is stopped, hangs or is busy; `terrace status` "
+             "and its log tell")
 _IO = 7  # a status: of a client that cannot be made, that the process has no descriptors left
 
 
