@@ -180,6 +180,15 @@ def test_keys(group):
                          (5, terrace.WrongType)):
         with pytest.raises(error, match="32 hex digits"):
             terrace.Keys.from_hex([wrong])
+    for wrong in (lambda: group.keys_of_digests(["a" * 32]),
+                  lambda: group.match(keys, hints={}),
+                  lambda: group.match(keys, hints=terrace.Hints(priority="x")),
+                  lambda: group.match(keys, hints=terrace.Hints(priority=300)),
+                  lambda: group.reserve(keys, event_hashes=["a"] * len(keys)),
+                  lambda: terrace.Client("a\0b"), lambda: terrace.Client("a", name="x\0y"),
+                  lambda: terrace.SpaceGroup("\ud800", [SPACE])._native()):
+        with pytest.raises(terrace.Invalid):
+            wrong()
     assert group.hash(tokens[:15]).hex() == []
     for wrong in ([-1] * 16, [1 << 32] * 16, numpy.full(16, -1)):
         with pytest.raises(terrace.Invalid, match="2\\^32"):

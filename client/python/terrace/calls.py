@@ -171,13 +171,15 @@ def request_of(timeout_s: Optional[float], hints: Optional[Hints] = None,
             fields[name] = number(name, fields[name], bits)
     request = _native.Request(deadline_us=microseconds(timeout_s), **fields)
     if hints is not None:
+        if not isinstance(hints, Hints):
+            raise wrong_type("hints", hints, "terrace.Hints")
         for name, bits in _HINT_NUMBERS.items():
             setattr(request, name, number(name, getattr(hints, name), bits))
         if hints.end_reason not in END_REASONS:
             raise Invalid(f"end_reason is {hints.end_reason!r}: use one of {END_REASONS}")
         request.end_reason = END_REASONS.index(hints.end_reason)
         if hints.priority is not None:
-            if not 0 <= hints.priority <= 100:
+            if not 0 <= number("priority", hints.priority) <= 100:
                 raise Invalid(f"priority is {hints.priority}: it goes from 0 to 100")
             request.priority = hints.priority
         request.hint_flags = sum(bit for name, bit in _HINTS.items() if getattr(hints, name))

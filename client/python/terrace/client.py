@@ -14,7 +14,7 @@ from typing import Any, Dict, Iterator, Optional
 from . import _native, denied
 from .answers import Answers
 from .calls import microseconds
-from .errors import Gone, TerraceError, from_status, is_everyday, number, wrong_type
+from .errors import Gone, TerraceError, from_status, is_everyday, number, text_of, wrong_type
 from .group import Group
 from .space import SpaceGroup
 
@@ -47,7 +47,8 @@ class Client:
         if device is not None and device.native.value is None:
             raise Gone("the device is closed")
         options = _native.ClientOptions(
-            socket_path=str(socket_path).encode(), client_name=name.encode(),
+            socket_path=text_of("socket_path", os.fspath(socket_path)),
+            client_name=text_of("name", name),
             default_deadline_us=microseconds(default_timeout_s), reconnect_backoff_ms_max=1000,
             pending_requests_max=number("pending_requests_max", pending_requests_max),
             send_buffer_bytes_max=8 << 20, reply_spin_us=number("reply_spin_us", reply_spin_us),

@@ -130,10 +130,27 @@ def number(name: str, value: Any, bits: int = 32) -> int:
     return found
 
 
+def text_of(name: str, value: Any) -> bytes:
+    """For C, where a zero character would end it: two names must not become one."""
+    if not isinstance(value, str):
+        raise wrong_type(name, value, "a text")
+    if "\0" in value:
+        raise Invalid(f"{name} is {value!r}: it must not contain a zero character")
+    try:
+        return value.encode()
+    except UnicodeEncodeError:
+        raise Invalid(f"{name} is {value!r}, which is no UTF-8: write other characters") from None
+
+
 def numbers(name: str, values: Any, bits: int = 64) -> "ctypes.Array[Any]":
     """Integers as an array of C's, of which none is cut in silence. At least one place long."""
     kind = {32: ctypes.c_uint32, 64: ctypes.c_uint64}[bits]
     values = values.tolist() if hasattr(values, "tolist") else list(values)
-    if values and not (min(values) >= 0 and max(values) < 1 << bits):
-        number(name, min(values) if min(values) < 0 else max(values), bits)
-    return (kind * max(len(values), 1))(*values)
+    try:
+        if values and not (min(values) >= 0 and max(values) < 1 << bits):
+            number(name, min(values) if min(values) < 0 else max(values), bits)
+        return (kind * max(len(values), 1))(*values)
+    except TypeError:
+        for value in values:
+            number(name, value, bits)
+        raise

@@ -82,6 +82,9 @@ class Group:
     def keys_of_digests(self, digests: Sequence[bytes]) -> Keys:
         """Keys of an engine's own digests, 16 to 32 bytes each, all of one length. Gone as of
         `hash`."""
+        for digest in digests:
+            if not isinstance(digest, (bytes, bytearray)):
+                raise wrong_type("a digest", digest, "16 to 32 bytes")
         lengths = set(map(len, digests))
         if len(lengths) > 1:
             raise Invalid(f"digests of {sorted(lengths)} bytes: they must all have one length")

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple, TypeVar,
 
 from . import _native, buffers
 from .calls import microseconds
-from .errors import Invalid, Unsupported, from_status, number, numbers
+from .errors import Invalid, Unsupported, from_status, number, numbers, text_of
 from .leases import ReadLease, WriteLease
 from .space import CODEC_PREFIX, Space
 
@@ -97,7 +97,8 @@ class Rope:
         return _native.Rope(
             rot_dim=2 * len(found), rot_offset=number("offset", self.offset),
             flags=int(self.is_per_layer) | int(self.is_multidimensional) << 1,
-            pairing=(self.pairing or "neox").encode(), scaling=(self.scaling or "none").encode(),
+            pairing=text_of("pairing", self.pairing or "neox"),
+            scaling=text_of("scaling", self.scaling or "none"),
             inv_freq=frequencies), frequencies
 
 

@@ -7,7 +7,7 @@ import json
 from typing import Any, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _native
-from .errors import Invalid, from_status, number, wrong_type
+from .errors import Invalid, from_status, number, text_of, wrong_type
 
 ATTENTION_KINDS = ("mha", "gqa", "mla", "sliding", "state", "chunked")
 PARTS_MAX = 128
@@ -129,7 +129,7 @@ class Space:
         parts = (ctypes.c_uint64 * max(len(self.part_bytes), 1))(
             *(number(f"part_bytes[{part}]", value, 64)
               for part, value in enumerate(self.part_bytes)))
-        texts = {name: _text(name, getattr(self, name))
+        texts = {name: text_of(name, getattr(self, name))
                  for name in ("model", "revision", "adapter", "dtype", "quantisation", "layout",
                               "salt")}
         numbers = {name: number(name, getattr(self, name))
@@ -229,13 +229,6 @@ def _plain(value: Any, where: str) -> Any:
                   "pass what JSON has, or leave it out and name it in salt")
 
 
-def _text(name: str, value: str) -> bytes:
-    """For C, where a zero character would end it: two Spaces must not become one."""
-    if "\0" in value:
-        raise Invalid(f"{name} is {value!r}: it must not contain a zero character")
-    return value.encode()
-
-
 def part_bytes_of_layers(layers: int, layer_bytes: int) -> Tuple[int, ...]:
     """Parts of whole layers, one each as long as there are no more than 128."""
     layers_per_part = -(-layers // PARTS_MAX)
@@ -270,5 +263,5 @@ class SpaceGroup:
         members = [member._native() for member in self.members]  # pylint: disable=protected-access
         pointers = (ctypes.POINTER(_native.Space) * max(len(members), 1))(
             *[ctypes.pointer(native) for native, _ in members])
-        return _native.GroupSpec(member_count=len(members), name=_text("name", self.name),
+        return _native.GroupSpec(member_count=len(members), name=text_of("name", self.name),
                                  members=pointers), (members, pointers)
