@@ -90,7 +90,7 @@ def test_the_start_without_root_works_when_it_is_pasted():
 def test_the_causes_of_a_start_that_is_refused_are_the_programs_words():
     section = (ROOT / "docs" / "TROUBLESHOOTING.md").read_text().split("## It does not start")[1]
     (said,) = re.findall(r"^\| `nvme.paths: (.*?)` \|", section, re.M)
-    source = (ROOT / "daemon" / "shell" / "domain_nvme.cc").read_text()
+    source = (ROOT / "daemon" / "domain" / "domain_nvme.cc").read_text()
     for words in said.replace("Permission denied", "…").split("…"):
         assert words.strip(": ") in source, words
 
