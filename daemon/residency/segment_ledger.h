@@ -85,7 +85,6 @@ class SegmentLedger {
   // Of those that are populated and not leaving, likewise.
   static uint32_t LongestGivenUp(const Domain& domain);
 
-  uint32_t segments_total() const { return options_.segments_total; }
   // Segments with all their pages, those on their way out included.
   uint32_t populated_count(uint32_t domain_index) const;
   // Of those: beyond the guarantee; on their way out.

@@ -72,8 +72,7 @@ void Statistics::Fill(uint32_t domain_index, DomainFigures* figures) const {
   figures->write_bytes_per_day = domain.options.write_bytes_per_day;
   figures->segment_bytes = domain.options.segment_bytes;
   figures->segments_populated = store_.segments.ledger().populated_count(domain_index);
-  figures->segments_max =
-      std::min(domain.options.segments_max, store_.segments.ledger().segments_total());
+  figures->segments_max = domain.options.segments_max;
   figures->segments_guaranteed = domain.options.segments_guaranteed;
   figures->segments_borrowed = store_.segments.ledger().borrowed_count(domain_index);
   figures->segments_leaving = store_.segments.ledger().leaving_count(domain_index);
