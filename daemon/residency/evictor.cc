@@ -132,7 +132,11 @@ Status Evictor::TakeExtentsHeld(BlockId id, uint32_t tier) {
     if (status.code() != StatusCode::kNoSpace) return status;
     const LocalMember& local = d_.group_of(d_.block(id)).locals()[short_local];
     BlockId victim = d_.lower[tier].policy->Victim();
-    if (victim == kBlockNone) break;
+    if (victim == kBlockNone) {
+      // What is being scrubbed may go in a moment, and may be all there is. The next tick looks.
+      if (tier == d_.persistent_tier && d_.is_scrubbing) return room_comes;
+      break;
+    }
     if (!HasShape(victim, local)) {
       if (frees_together(short_local)) return room_comes;
       const BlockId like = foreign_count == 0 ? kBlockNone : VictimOfShape(tier, local);

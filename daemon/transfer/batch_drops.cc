@@ -16,7 +16,7 @@ constexpr uint32_t kRefillCost = 128;  // of a turn's budget: a tier looks at ma
 bool BatchDrops::Begin(BlockId id, uint32_t tier, uint32_t local_index) {
   Batch& batch = batches_[tier];
   if (!batch.drops.empty() || batch.is_giving) return true;
-  if (!batch.may_begin) return false;
+  if (!batch.may_begin) return batch.goes_again;
   const LocalMember& local = d_.group_of(d_.block(id)).locals()[local_index];
   std::vector<uint32_t> owners;
   d_.lower[tier].tier->AppendOwnersToDrop(local.slot_bytes, local.part_count, &owners);
@@ -65,6 +65,7 @@ BlockId BatchDrops::ChildInTheWay(BlockId id, uint32_t tier) const {
 void BatchDrops::Tick(uint32_t tier) {
   Batch& batch = batches_[tier];
   batch.may_begin = true;
+  batch.goes_again = false;
   // A drive that answers no write any more keeps nothing from leaving.
   if (std::exchange(batch.is_waiting, false) || !batch.drops.empty() || batch.has_more) return;
   Refill(tier);
@@ -100,6 +101,7 @@ bool BatchDrops::Step(uint32_t tier, uint32_t writes_in_flight, uint32_t* budget
     if (end == WalkEnd::kBudget) return false;
     const BlockId held = walk.held;
     batch.has_dropped |= end == WalkEnd::kAllGone;
+    batch.goes_again |= end == WalkEnd::kHeld && tier == d_.persistent_tier && d_.is_scrubbing;
     batch.drops.pop_front();
     if (end != WalkEnd::kHeld || !batch.is_giving) continue;
     if (whole.is_in_dram) {
@@ -113,7 +115,7 @@ bool BatchDrops::Step(uint32_t tier, uint32_t writes_in_flight, uint32_t* budget
   }
   if (!batch.drops.empty() || batch.has_more) return false;
   batch.is_giving = false;
-  batch.may_begin = batch.has_dropped;
+  batch.may_begin = batch.has_dropped && !batch.goes_again;
   return true;
 }
 

@@ -53,6 +53,7 @@ class BatchDrops {
     uint32_t pass_count = 0;   // of giving, one after the other
     bool has_dropped = false;  // any of them
     bool may_begin = true;
+    bool goes_again = false;  // at the next tick: what stayed was only being scrubbed
     bool is_giving = false;   // to another domain
     bool has_more = false;    // to give, beside `drops`
     bool is_waiting = false;  // for writes in flight

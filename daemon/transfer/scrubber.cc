@@ -149,6 +149,7 @@ bool Scrubber::BeginRead() {
     TERRACE_CHECK(memory_ != nullptr, "memory for one member of a block");
   }
   residency_.holds.Hold(block_, HoldKind::kJob);
+  d_.is_scrubbing = true;
   phase_ = Phase::kReading;
   budget_bytes_ -= static_cast<int64_t>(extent.length_bytes);
   const Status status = tier().Read(uint64_t{d_.domain_index} << kDomainShift | number_bit_, extent,
@@ -214,6 +215,7 @@ void Scrubber::EndMember(Verdict verdict) {
   const bool is_sealed = d_.block(block_).phase == BlockPhase::kSealed;
   const bool is_asked_for = !is_asked_ || (is_checking() && !is_abandoned_);
   const uint64_t slot_bytes = member().slot_bytes;
+  d_.is_scrubbing = false;
   residency_.holds.LetGo(block_, HoldKind::kJob);
   if (is_bad && is_sealed && is_asked_for && !std::exchange(is_again_, true)) {
     ++d_.counters.reads_repeated;
@@ -237,6 +239,7 @@ void Scrubber::EndMember(Verdict verdict) {
 // The same block at the next tick: passed over, it would be unread for an interval.
 void Scrubber::Retry() {
   phase_ = Phase::kIdle;
+  d_.is_scrubbing = false;
   residency_.holds.LetGo(block_, HoldKind::kJob);
   is_fresh_ = true;
 }

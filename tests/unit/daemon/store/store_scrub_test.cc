@@ -133,6 +133,29 @@ TEST_F(Scrub, ABlockThatIsErasedUnderARead) {
   EXPECT_EQ(w.Stats().scrub_mismatches, 0u);
 }
 
+// The only block that could make room is held for as long as it is read.
+TEST(TightScrub, WhatWantsRoomThatIsBeingReadGetsItBehindThat) {
+  World w({.lower_tier_count = 1,
+           .lower_capacity_bytes = kSlotBytes,
+           .scrub_bytes_per_second = 64 * kMiB,
+           .scrub_interval_us = 0});
+  const SessionId s = w.Open();
+  const uint32_t group = w.OpenSimple(s);
+  w.Put(s, group, World::Keys(1, 1));
+  w.Advance(100'000);
+  w.holds_transfers = true;
+  w.Advance(600'000);
+  ASSERT_EQ(w.tiers[0]->stats().transfers_in_flight, 1u) << "a scrub";
+  const auto late = World::Keys(1, 2);
+  w.Put(s, group, late);
+  w.Run();
+  w.holds_transfers = false;
+  w.Advance(3'000'000);
+  std::vector<protocol::QueriedBlock> blocks;
+  ASSERT_TRUE(w.store->operators().Query(w.Query(s, group, late), &blocks).ok());
+  EXPECT_EQ(blocks[0].tier_mask, kDram | kNvme);
+}
+
 TEST_F(Scrub, ABadCopyThatIsPromotedMeanwhileIsGivenUpOnce) {
   PutBelow(1, 1);
   Flood();
