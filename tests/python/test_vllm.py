@@ -24,7 +24,7 @@ def test_random_requests_keep_the_contract(daemon, tp_size, depth):
     engine = make_engine(daemon, chance, tp_size=tp_size, depth=depth)
     drive(engine, chance, REQUESTS)
     assert engine.counts["finished"] > REQUESTS // 2
-    assert engine.counts["preempted"] >= max(1, REQUESTS // 100)
+    assert engine.counts["preempted"] > REQUESTS // 100
     assert engine.counts["loaded_tokens"] > REQUESTS
     assert engine.connector.side.scheduler.counters["stored_blocks"] > 20
     assert engine.connector.side.refusal is None

@@ -273,6 +273,7 @@ class World final : public SimHost, public Transport {
 
   // world_server.cc
   void RunServer(Domain& domain);
+
   WorldOptions options_;
   Dice dice_;
   // Of this step: what processes do, when what they wait for comes, how much time passes.

@@ -271,7 +271,7 @@ TEST_F(Simulation, ServesNoWrongByteAndLeaksNoSlot) {
       static_cast<unsigned long long>(sum.garblers_refused));
   if (count < 20) return;
   EXPECT_GT(sum.messages_garbled, count);
-  EXPECT_GT(sum.parts_told, count / 4);
+  EXPECT_GT(sum.parts_told, count / 2);
   EXPECT_GT(sum.parts_claimed_wrongly, count / 4);
   EXPECT_GT(sum.blocks_refuted, count / 8);
   EXPECT_GT(sum.blocks_sealed, 10 * count);
