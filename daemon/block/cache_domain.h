@@ -230,9 +230,9 @@ struct CacheDomain {
   std::unique_ptr<EvictionPolicy> dram_policy;
   std::vector<LowerTier> lower;               // LowerCopies
   uint32_t persistent_tier = kLowerTiersMax;  // which of them; kLowerTiersMax: none
-  bool is_scrubbing = false;  // a block of that tier is held, for as long as a read takes
-  uint32_t device_tier = kLowerTiersMax;  // likewise; the last of them, though the fastest
-  ErasedBelow erased_below;               // LowerCopies
+  uint32_t device_tier = kLowerTiersMax;      // likewise; the last of them, though the fastest
+  bool is_scrubbing = false;  // a block of the persistent tier is held, while it is read
+  ErasedBelow erased_below;   // LowerCopies
   std::unique_ptr<AdmissionPolicy> admission;
   HitMeter meter;           // Store
   ForgottenKeys forgotten;  // Lifecycle: keys of blocks that were Sealed
