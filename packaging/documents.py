@@ -2,8 +2,9 @@
 """usage: packaging/documents.py SOURCE OUT | --self-test
 
 Writes the documents of the packages below OUT, a folder a package, as they lie in /usr/share/doc:
-links lead to where the packages put what they name, and what no package has is named without a
-link. Fails where a link of the result leads nowhere.
+links lead to where the packages put what they name, and say of another package's which it is, since
+it need not be there; what no package has is named without a link. Fails where a link of the result
+leads nowhere.
 """
 import pathlib
 import re
@@ -45,8 +46,9 @@ def rewritten(text, path, places):
         place = places.get("/".join(parts))
         if place is None:
             return words
-        folder = "" if place == places[path] else f"../{place}/"
-        return f"{mark}[{words}]({folder}{parts[-1]}{part or ''})"
+        if place == places[path]:
+            return f"{mark}[{words}]({parts[-1]}{part or ''})"
+        return f"{mark}[{words}](../{place}/{parts[-1]}{part or ''}) (in package {place})"
     return LINK.sub(replace, text)
 
 
@@ -82,6 +84,8 @@ def self_test(source):
                 return [f"{DAEMON} has no {name}.md"]
         if "](../terraced/OPERATIONS.md" not in (out / DEVELOPMENT / "INTEGRATIONS.md").read_text():
             return ["INTEGRATIONS.md does not lead to the daemon's package"]
+        if f"(in package {DEVELOPMENT})" not in (out / DAEMON / "OPERATIONS.md").read_text():
+            return ["OPERATIONS.md does not say in which package its readers find the rest"]
         (out / DAEMON / "TROUBLESHOOTING.md").unlink()
         if not any("TROUBLESHOOTING.md" in line for line in broken(out)):
             return ["a document that is not packaged is not missed"]

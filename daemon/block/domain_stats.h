@@ -67,6 +67,9 @@ struct DomainFigures : DomainCounters {
   uint64_t write_bytes_per_day = 0;  // UINT64_MAX: any number
   uint64_t segment_bytes = 0;
   uint32_t segments_populated = 0, segments_max = 0, segments_guaranteed = 0;
+  // The most it may hold by now: of its own limit, for which clients have mapped segments_max, and
+  // of what all domains may have together the lesser.
+  uint64_t dram_capacity_bytes = 0;
   // Of the populated: beyond the guarantee; on their way to another domain.
   uint32_t segments_borrowed = 0, segments_leaving = 0;
   uint64_t arena_page_bytes = 0;  // of the system's pages that memory is of

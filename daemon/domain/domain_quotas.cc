@@ -58,7 +58,7 @@ ShareStats DramShareOf(const DomainFigures& figures) {
   const uint32_t staying = figures.segments_populated - figures.segments_leaving;
   const uint32_t borrowed = staying - std::min(staying, figures.segments_guaranteed);
   return {.guaranteed_bytes = figures.segments_guaranteed * unit,
-          .max_bytes = figures.segments_max * unit,
+          .max_bytes = figures.dram_capacity_bytes,
           .held_bytes = figures.segments_populated * unit,
           .borrowed_bytes = borrowed * unit,
           .leaving_bytes = figures.segments_leaving * unit};

@@ -84,7 +84,7 @@ function tierRows(status) {
   for (const t of status.lower_tiers.filter(t => t.kind === 'hbm'))
     row('hbm', t.capacity_bytes, t.used_bytes, t.block_count, t.read_bytes, t.written_bytes,
         t.reads_queued + t.writes_queued, t.is_healthy);
-  row('dram', d.segments_max * d.segment_bytes, d.slot_bytes_used, null, null, null, null, true);
+  row('dram', d.dram_capacity_bytes, d.slot_bytes_used, null, null, null, null, true);
   for (const t of status.lower_tiers.filter(t => t.kind !== 'hbm'))
     row(t.kind, t.capacity_bytes, t.used_bytes, t.block_count, t.read_bytes, t.written_bytes,
         t.reads_queued + t.writes_queued, t.is_healthy);

@@ -129,7 +129,7 @@ void AddDevice(const DomainFigures::DeviceStats& device, const Families::Labels&
 
 void AddTiers(const DomainFigures& figures, const Families::Labels& labels, Families* all) {
   const Families::Labels dram = With(labels, "tier", "dram");
-  all->Gauge(kCapacity, dram, Of(figures.segments_max * figures.segment_bytes));
+  all->Gauge(kCapacity, dram, Of(figures.dram_capacity_bytes));
   all->Gauge(kUsed, dram, Of(figures.slot_bytes_used));
   for (const DomainFigures::LowerTierStats& tier : figures.lower_tiers) {
     AddLower(figures, tier, With(labels, "tier", kTierNames[static_cast<size_t>(tier.kind)]), all);

@@ -11,6 +11,7 @@
 #include <exception>
 #include <filesystem>
 #include <new>
+#include <sstream>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -181,6 +182,14 @@ std::string WhatIsWrong(const CLI::App& app, const CLI::ParseError& error) {
   return std::string(error.what()) + "; see terraced --help";
 }
 
+// Ends with `text` on standard output, of which nothing is lost in silence.
+int Answer(const std::string& text) {
+  if (std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0) return kExitOk;
+  return Refuse("standard output takes no more of the answer: " +
+                    std::string(std::strerror(errno)) + ". Free its disk or name another file",
+                kExitStart);
+}
+
 int Main(int argc, char** argv) {
   CLI::App app("The Terrace KV cache daemon.", "terraced");
   CommandLine command;
@@ -211,7 +220,9 @@ int Main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& request) {
-    return app.exit(request);
+    std::ostringstream text;
+    app.exit(request, text);
+    return Answer(text.str());
   } catch (const CLI::ParseError& error) {
     return Refuse(WhatIsWrong(app, error), kExitUsage);
   }
@@ -239,12 +250,7 @@ int Main(int argc, char** argv) {
                                      "; this host's memory, drives, sockets and secrets were "
                                      "not looked at: `terrace doctor --config " +
                                      (source.path.empty() ? "FILE" : source.path) + "` does\n";
-  if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) {
-    return Refuse("standard output takes no more of the configuration: " +
-                      std::string(std::strerror(errno)) + ". Free its disk or name another file",
-                  kExitStart);
-  }
-  return kExitOk;
+  return Answer(text);
 }
 
 // systemd starts the service again at once, and without limit. That is meant for a crash; what

@@ -73,6 +73,8 @@ void Statistics::Fill(uint32_t domain_index, DomainFigures* figures) const {
   figures->segment_bytes = domain.options.segment_bytes;
   figures->segments_populated = store_.segments.ledger().populated_count(domain_index);
   figures->segments_max = domain.options.segments_max;
+  figures->dram_capacity_bytes =
+      std::min(figures->segments_max, store_.options.segments_total) * figures->segment_bytes;
   figures->segments_guaranteed = domain.options.segments_guaranteed;
   figures->segments_borrowed = store_.segments.ledger().borrowed_count(domain_index);
   figures->segments_leaving = store_.segments.ledger().leaving_count(domain_index);

@@ -81,6 +81,7 @@ json DomainDocument(const DomainStats& domain) {
       {"arena_page_bytes", domain.arena_page_bytes},
       {"segments_populated", domain.segments_populated},
       {"segments_max", domain.segments_max},
+      {"dram_capacity_bytes", domain.dram_capacity_bytes},
       {"segments_guaranteed", domain.segments_guaranteed},
       {"segments_borrowed", domain.segments_borrowed},
       {"segments_leaving", domain.segments_leaving},

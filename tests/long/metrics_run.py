@@ -272,7 +272,7 @@ def check_page(daemon):
                 ("totals", "requests"): domain["acquire_requests"],
                 ("totals", "saved-us"): domain["prefill_saved_us"],
                 ("dram-used", "value"): domain["slot_bytes_used"],
-                ("dram-capacity", "value"): domain["segments_max"] * domain["segment_bytes"],
+                ("dram-capacity", "value"): domain["dram_capacity_bytes"],
                 ("dram-hit", "value"): domain["acquire_blocks_by_tier"][1],
                 ("rates-text", "asked"): domain["acquire_blocks_asked"],
                 ("rates-text", "hit"): domain["acquire_blocks_hit"],

@@ -6,15 +6,18 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <random>
 
 #include "integration/process/daemon_process.h"
 #include "integration/process/raw_client.h"
+#include "test_paths.h"
 
 namespace terrace::test {
 namespace {
@@ -412,6 +415,16 @@ TEST(DaemonStart, UnknownOptionsAreAUsageError) {
                 AllOf(HasSubstr(option), HasSubstr("it is given no value")));
   }
   EXPECT_THAT(Refusal(daemon, {"--version"}, 0), HasSubstr("terraced 0."));
+}
+
+TEST(DaemonStart, AnAnswerThatIsLostIsAnError) {
+  if (access("/dev/full", W_OK) != 0) GTEST_SKIP() << "no /dev/full here";
+  for (const std::string option : {"--version", "--help", "--print-config"}) {
+    const std::string command = "\"" TERRACED_PATH "\" " + option + " 2>/dev/null >/dev/full";
+    const int status = std::system(command.c_str());
+    ASSERT_TRUE(WIFEXITED(status)) << option;
+    EXPECT_EQ(WEXITSTATUS(status), 1) << option;
+  }
 }
 
 TEST(DaemonStart, JsonLogsAreOneObjectALine) {

@@ -96,11 +96,15 @@ std::string RenderHead(const StatsView& stats) {
   auto used = stats.Count("slot_bytes_used");
   auto populated = Product(segment_bytes, stats.Count("segments_populated"));
   const auto page_bytes = stats.Count("arena_page_bytes");  // absent: an older daemon
+  const auto mapped = Product(segment_bytes, stats.Count("segments_max"));
+  const auto capacity = stats.Count("dram_capacity_bytes").has_value()
+                            ? stats.Count("dram_capacity_bytes")
+                            : mapped;  // of an older daemon
   text += Line(
       "memory",
-      fmt::format("{} used ({} of populated), {} populated of at most {}{}", BytesOr(used),
-                  ShareOr(used, populated), BytesOr(populated),
-                  BytesOr(Product(segment_bytes, stats.Count("segments_max"))),
+      fmt::format("{} used ({} of populated), {} populated of at most {}{}{}", BytesOr(used),
+                  ShareOr(used, populated), BytesOr(populated), BytesOr(capacity),
+                  capacity == mapped ? "" : " (clients have mapped " + BytesOr(mapped) + ")",
                   page_bytes.value_or(0) == 0 ? "" : ", in pages of " + FormatBytes(*page_bytes)));
   const auto fenced_max = stats.Count("fenced_bytes_max");
   text += Line(

@@ -17,9 +17,12 @@ constexpr std::array<const char*, protocol::kTierKindCount> kKinds = {"hbm", "dr
 Figure Product(Figure a, Figure b) { return a && b ? Figure(*a * *b) : std::nullopt; }
 
 TierSample DramOf(const StatsView& stats) {
-  return {.kind = kKinds[kDram],
-          .used_bytes = stats.Count("slot_bytes_used"),
-          .capacity_bytes = Product(stats.Count("segment_bytes"), stats.Count("segments_max"))};
+  const Figure capacity = stats.Count("dram_capacity_bytes");  // absent: an older daemon
+  return {
+      .kind = kKinds[kDram],
+      .used_bytes = stats.Count("slot_bytes_used"),
+      .capacity_bytes =
+          capacity ? capacity : Product(stats.Count("segment_bytes"), stats.Count("segments_max"))};
 }
 
 TierSample LowerOf(const StatsView& tier) {

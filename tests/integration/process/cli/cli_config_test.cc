@@ -88,6 +88,20 @@ TEST_F(CliConfig, SmokeGetSetAndReload) {
   EXPECT_EQ(TerraceJson({"config", "get", "daemon.log_level"})["keys"][0]["value"], "\"info\"");
 }
 
+// What clients have mapped stays mapped: as a capacity it would hide how full the rest is.
+TEST_F(CliConfig, OfLessMemoryNobodySpeaksAsOfWhatClientsHaveMapped) {
+  StartDaemon();
+  const uint64_t before = TerraceJson({"status"})["domain"]["dram_capacity_bytes"];
+  EXPECT_EQ(before, 64 * kMiB);
+  EXPECT_EQ(Terrace({"config", "set", "daemon.dram_bytes=16MiB"}).exit_code, 0);
+  EXPECT_EQ(TerraceJson({"status"})["domain"]["dram_capacity_bytes"], 16 * kMiB);
+  EXPECT_THAT(Terrace({"status"}).out,
+              HasSubstr("of at most 16.0 MiB (clients have mapped 64.0 MiB)"));
+  EXPECT_EQ(TerraceJson({"quota"})["domains"][0]["tiers"][0]["max_bytes"], 16 * kMiB);
+  EXPECT_EQ(Terrace({"config", "reload"}).exit_code, 0);
+  EXPECT_EQ(TerraceJson({"status"})["domain"]["dram_capacity_bytes"], before);
+}
+
 TEST_F(CliConfig, SeveralKeysAreSetTogetherOrNotAtAll) {
   StartDaemon();
   EXPECT_EQ(Terrace({"config", "set", "daemon.log_level=debug", "daemon.slow_request_ms=7"}).out,

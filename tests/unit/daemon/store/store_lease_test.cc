@@ -11,8 +11,9 @@ namespace {
 using World = StoreWorld;
 
 // Two sessions that write one group together, and one reserved block.
-struct Pair {
-  explicit Pair(World& w) : a(w.Open()), b(w.Open()), group(w.OpenSimple(a)), keys(World::Keys(1)) {
+struct JoinedPair {
+  explicit JoinedPair(World& w)
+      : a(w.Open()), b(w.Open()), group(w.OpenSimple(a)), keys(World::Keys(1)) {
     reserved = w.Reserve(a, group, keys);
     const ReserveResult joined =
         w.Join(b, {.token = token(), .member_mask = 1, .group_handle = group}).write;
@@ -77,7 +78,7 @@ TEST(Lease, ADeadReaderFreesWhatItHeld) {
 
 TEST(Lease, AHungUpJoinerVoidsAWriteLeaseForAll) {
   World w;
-  Pair p(w);
+  JoinedPair p(w);
   w.store->sessions().HangUp(p.b);
   ASSERT_EQ(w.listener.revoked.size(), 1u);
   EXPECT_EQ(w.listener.revoked[0], std::make_pair(p.a, p.token()));
@@ -275,7 +276,7 @@ TEST(Lease, AHungUpJoinerOfAReadFencesUntilProofOfDeath) {
 
 TEST(Lease, AJoinerCommitsAfterTheOpenerHasLeft) {
   World w;
-  Pair p(w);
+  JoinedPair p(w);
   EXPECT_EQ(w.Release(p.a, p.token()), StatusCode::kOk);
   EXPECT_EQ(p.CommitBy(w, p.b), StatusCode::kOk);
   EXPECT_EQ(w.MatchCount(p.a, p.group, p.keys), 1u);
@@ -285,7 +286,7 @@ TEST(Lease, AJoinerCommitsAfterTheOpenerHasLeft) {
 
 TEST(Lease, AbortOfOneJoinerFencesForTheOther) {
   World w;
-  Pair p(w);
+  JoinedPair p(w);
   const std::vector<uint32_t> indexes = {0};
   EXPECT_TRUE(w.store->storing().Abort(p.a, p.token(), indexes).ok());
   w.Check();
@@ -300,7 +301,7 @@ TEST(Lease, AbortOfOneJoinerFencesForTheOther) {
 
 TEST(Lease, AbortOfTheWholeLeaseTellsTheOthers) {
   World w;
-  Pair p(w);
+  JoinedPair p(w);
   EXPECT_TRUE(w.store->storing().Abort(p.a, p.token(), {}).ok());
   w.Check();
   EXPECT_THAT(w.listener.revoked, ::testing::ElementsAre(std::make_pair(p.b, p.token())));
@@ -352,7 +353,7 @@ TEST(Lease, SilenceRevokesAndAReleaseIsTheAcknowledgement) {
 
 TEST(Lease, OneTalkativeJoinerKeepsItAlive) {
   World w;
-  Pair p(w);
+  JoinedPair p(w);
   for (int i = 0; i < 5; ++i) {
     w.Advance(20'000'000);
     w.store->sessions().SignOfLife(p.b);
@@ -365,7 +366,7 @@ TEST(Lease, OneTalkativeJoinerKeepsItAlive) {
 // done.
 TEST(Lease, ALaterPageOfARevokedLeaseIsNoAcknowledgement) {
   World w;
-  Pair p(w);
+  JoinedPair p(w);
   EXPECT_TRUE(w.store->storing().Abort(p.a, p.token(), {}).ok());
   ASSERT_EQ(w.Stats().fenced_bytes, kSlotBytes);
   const JoinQuery later{.session = p.b,
@@ -381,7 +382,7 @@ TEST(Lease, ALaterPageOfARevokedLeaseIsNoAcknowledgement) {
 
 TEST(Lease, ALaterPageWithoutRoomForARequestLeavesTheSessionJoined) {
   World w;
-  Pair p(w);
+  JoinedPair p(w);
   const AcquireResult followed = w.Acquire(p.a, p.group, p.keys, protocol::kAcquireFollow);
   ASSERT_EQ(followed.reply.block_count, 1u);
   JoinQuery query{.session = p.b,
