@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <set>
 
@@ -331,6 +332,28 @@ bool IsPort(std::string_view text) {
   return text == "*" || ParsePort(text, &unused);
 }
 
+// ZeroMQ puts its socket in the place of whatever is there.
+Status CheckIpcPath(const DaemonConfig& config, const std::string& key, std::string_view path,
+                    std::string* why) {
+  constexpr size_t kPathBytesMax = 107;  // sun_path
+  const std::string shown = "kv_events." + key + " is 'ipc://" + std::string(path) + "'";
+  if (path.size() > kPathBytesMax || path.ends_with('/')) {
+    return Refuse(why, shown + ", a path of " + std::to_string(path.size()) +
+                           " bytes; name a file by an absolute path of at most 107 bytes");
+  }
+  const auto is_of = [path](const std::string& socket) {
+    return !socket.empty() && path.starts_with(socket) &&
+           (path.size() == socket.size() || path.substr(socket.size()) == ".lock" ||
+            path.substr(socket.size()) == ".bypass");
+  };
+  for (const DomainConfig& domain : config.domains) {
+    if (!is_of(domain.socket_path)) continue;
+    return Refuse(why, shown + ", which is domain " + domain.name + "'s: name another path");
+  }
+  if (!is_of(config.keeper_socket)) return Status::Ok();
+  return Refuse(why, shown + ", which is daemon.keeper_socket's: name another path");
+}
+
 Status ResolveKvEvents(DaemonConfig* config, std::string* why) {
   const KvEventsConfig& events = config->kv_events;
   if (!events.is_on() && !events.replay_endpoint.empty()) {
@@ -343,7 +366,12 @@ Status ResolveKvEvents(DaemonConfig* config, std::string* why) {
   }
   for (const auto& [key, endpoint] : {std::pair("endpoint", events.endpoint),
                                       std::pair("replay_endpoint", events.replay_endpoint)}) {
-    if (endpoint.empty() || endpoint.starts_with("ipc:///")) continue;
+    if (endpoint.empty()) continue;
+    if (endpoint.starts_with("ipc:///")) {
+      const std::string_view path = std::string_view(endpoint).substr(std::strlen("ipc://"));
+      TERRACE_RETURN_IF_ERROR(CheckIpcPath(*config, key, path, why));
+      continue;
+    }
     if (endpoint.starts_with("tcp://") && IsPort(endpoint.substr(endpoint.rfind(':') + 1)))
       continue;
     return Refuse(why, std::string("kv_events.") + key + " is '" + endpoint +

@@ -421,6 +421,28 @@ std::string NearestName(std::string_view name, const std::vector<std::string>& c
   return candidates.empty() ? "" : Nearest(name, candidates).value_or("");
 }
 
+// A value without quotes is what most often is no TOML, and a parser takes 1GiB for a number.
+static std::string QuotesHint(std::string_view toml_text, uint32_t line) {
+  for (; line > 1 && !toml_text.empty(); --line) {
+    const size_t end = toml_text.find('\n');
+    toml_text = end == toml_text.npos ? "" : toml_text.substr(end + 1);
+  }
+  const auto trimmed = [](std::string_view text) {
+    const size_t from = text.find_first_not_of(" \t\r");
+    if (from == text.npos) return std::string();
+    return std::string(text.substr(from, text.find_last_not_of(" \t\r") + 1 - from));
+  };
+  toml_text = toml_text.substr(0, toml_text.find('\n'));
+  const size_t equals = toml_text.find('=');
+  if (equals == toml_text.npos) return "";
+  const std::string key = trimmed(toml_text.substr(0, equals));
+  std::string_view rest = toml_text.substr(equals + 1);
+  const std::string value = trimmed(rest.substr(0, rest.find('#')));
+  if (key.empty() || value.find_first_of("\"'[]{}") != value.npos) return "";
+  return ". Text, sizes and addresses are written in quotes: " + key + " = \"" +
+         (value.empty() ? "..." : value) + "\"";
+}
+
 Status ParseConfig(std::string_view toml_text, const std::string& origin, DaemonConfig* config,
                    std::string* why) {
   const Source source{origin, why};
@@ -433,8 +455,9 @@ Status ParseConfig(std::string_view toml_text, const std::string& origin, Daemon
   try {
     root = toml::parse(toml_text, origin);
   } catch (const toml::parse_error& error) {
-    return source.RefuseAt(error.source().begin.line,
-                           "this is no TOML: " + std::string(error.description()));
+    const uint32_t line = error.source().begin.line;
+    return source.RefuseAt(
+        line, "this is no TOML: " + std::string(error.description()) + QuotesHint(toml_text, line));
   }
   DaemonConfig parsed;
   TERRACE_RETURN_IF_ERROR(ReadRoot(source, root, &parsed));

@@ -119,6 +119,7 @@ Status DomainNvme::Open(const MissedErasures& missed, std::string* why) {
     disks_.push_back(std::move(*disk));
   }
   NoteCapacity(options_.nvme.capacity_bytes);
+  OpenKeys();
   if (options_.ring != nullptr) OpenCiphers();
   Catalog::Options catalog;
   catalog.db.directory = DirectoryOn(0) + "/catalog";
@@ -135,7 +136,7 @@ Status DomainNvme::Open(const MissedErasures& missed, std::string* why) {
                         .outdated_files = slabs_outdated_,
                         .shares = options_.shares,
                         .slab_bytes = options_.nvme.slab_bytes,
-                        .encryption = {.keys = keys_.get(),
+                        .encryption = {.keys = options_.ring != nullptr ? keys_.get() : nullptr,
                                        .random = KernelRandom,
                                        .is_plain_served = options_.is_plain_served},
                         .catalog = catalog_.get(),
@@ -279,7 +280,8 @@ void DomainNvme::NoteFiles(const DaemonConfig& config) const {
   NoteFilesOf(config, *options_.files);
 }
 
-void DomainNvme::OpenCiphers() {
+// Without a ring, too: what is erased by now must not come back with the keys of before.
+void DomainNvme::OpenKeys() {
   // The second place is always there: what is erased while a drive is away is erased.
   GroupKeyFiles::Options keys{
       .directory = DirectoryOn(0) + "/keys",
@@ -290,6 +292,9 @@ void DomainNvme::OpenCiphers() {
     keys.other_directories.push_back(DirectoryOn(i) + "/keys");
   }
   keys_ = std::make_unique<GroupKeyFiles>(std::move(keys));
+}
+
+void DomainNvme::OpenCiphers() {
   cipher_pool_ = std::make_unique<CipherPool>(CipherPool::Options{.post = options_.post});
   for (Disk*& view : disk_views_) {
     cipher_disks_.push_back(
@@ -300,7 +305,7 @@ void DomainNvme::OpenCiphers() {
 
 RecoverySummary DomainNvme::Restore(Store& store, MissedErasures* missed) {
   RecoverySummary summary;
-  if (keys_ != nullptr) keys_->Load(&summary.notes);
+  keys_->Load(&summary.notes);
   RecoveryOptions recovery{.domain_index = options_.domain_index,
                            .secret = options_.secret,
                            .groups_directory = groups_directory(),

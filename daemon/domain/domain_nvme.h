@@ -79,8 +79,7 @@ class DomainNvme {
   bool EndThreads();
 
   // Of the domain's groups; null: nothing is encrypted.
-  GroupKeyFiles* keys() { return keys_.get(); }
-  // They are wrapped anew by the thread of the files. REQUIRES: keys().
+  // The keys of groups are wrapped anew by the thread of the files. REQUIRES: it encrypts.
   void SetRing(const std::shared_ptr<const KeyRing>& ring, GroupFilesOnPaths& files);
   // How the files of the domain's groups are kept on a path.
   DiskGroupFiles::Domain group_files(size_t path);
@@ -102,6 +101,7 @@ class DomainNvme {
   Status Empty(size_t path, const char* cause, std::string* why) const;
   Status RemoveOutdated(size_t path, const std::set<std::string>& outdated, std::string* why);
   void TellMissed(MissedErasures* missed) const;
+  void OpenKeys();
   void OpenCiphers();
   void StartCatalog();
   void RewriteCatalog();

@@ -19,6 +19,7 @@
 #include <zmq.hpp>
 #include <zmq_addon.hpp>
 
+#include "daemon/events/ipc_path.h"
 #include "daemon/events/kv_event_codec.h"
 #include "daemon/log/log.h"
 #include "src/thread_name.h"
@@ -43,6 +44,7 @@ constexpr uint64_t kAnswerUsMax = 30'000'000;  // then the store is asked again
 constexpr milliseconds kPauseMin{100}, kPauseMax{10'000};
 // Without an error for so long the next one is a first one.
 constexpr std::chrono::seconds kTroubleEnds{60};
+constexpr uint64_t kBetweenLooksAtPathsUs = 2'000'000;
 constexpr milliseconds kReplayPause{2};  // for room to send on
 
 double UnixSeconds() {
@@ -94,26 +96,37 @@ zmq::message_t MessageOf(const std::string& payload) {
 }
 
 struct NoInterfaces {};
+struct NotFree {
+  Status status;
+  std::string why;
+};
 
 // ZeroMQ ends the process where it cannot list the host's interfaces, among which it looks for
 // whatever stands before a port, unless that is *.
-void Bind(zmq::socket_t* socket, const std::string& endpoint) {
+void Bind(zmq::socket_t* socket, const std::string& endpoint, IpcPath* path) {
   if (endpoint.starts_with("tcp://") && !endpoint.starts_with("tcp://*")) {
     ifaddrs* interfaces = nullptr;
     if (getifaddrs(&interfaces) != 0) throw NoInterfaces();
     freeifaddrs(interfaces);
   }
+  NotFree taken;
+  taken.status = path->Take(endpoint, &taken.why);
+  if (!taken.status.ok()) throw taken;
   socket->bind(endpoint);
+  path->NoteBound();
 }
 
 }  // namespace
 
 struct KvEventPublisher::Sockets {
+  IpcPath events_path, replay_path;  // until ZeroMQ has removed what it put there
   zmq::context_t context{kIoThreads};
   zmq::socket_t events{context, zmq::socket_type::xpub};  // hears who subscribes
   zmq::socket_t replay{context, zmq::socket_type::router};
   KvEventPeers subscribers{context, events, "endpoint"};
   KvEventPeers askers{context, replay, "replay_endpoint"};
+
+  bool has_path() const { return events_path.is_taken() || replay_path.is_taken(); }
 };
 
 KvEventPublisher::KvEventPublisher(const DaemonConfig& config, std::function<void()> republish)
@@ -155,11 +168,11 @@ Status KvEventPublisher::OpenSockets(std::string* why) {
     sockets->replay.set(zmq::sockopt::sndhwm, KvEventReplay::kUnreadMessagesMax);
     sockets->replay.set(zmq::sockopt::rcvhwm, KvEventReplay::kUnreadMessagesMax);
     sockets->replay.set(zmq::sockopt::router_mandatory, true);
-    Bind(&sockets->events, *endpoint);
+    Bind(&sockets->events, *endpoint, &sockets->events_path);
     if (!config_.replay_endpoint.empty()) {
       key = "replay_endpoint";
       endpoint = &config_.replay_endpoint;
-      Bind(&sockets->replay, *endpoint);
+      Bind(&sockets->replay, *endpoint, &sockets->replay_path);
     }
     sockets_ = std::move(sockets);
     return Status::Ok();
@@ -171,6 +184,9 @@ Status KvEventPublisher::OpenSockets(std::string* why) {
            "directory exists";
     return Status(may_pass ? StatusCode::kBusy : StatusCode::kInvalid,
                   "an endpoint of KV events cannot be bound");
+  } catch (const NotFree& taken) {
+    *why = std::string("kv_events.") + key + " is '" + *endpoint + "': " + taken.why;
+    return taken.status;
   } catch (const NoInterfaces&) {
     *why = std::string("kv_events.") + key + " is '" + *endpoint +
            "', and the host's interfaces cannot be listed here (no AF_NETLINK): add AF_NETLINK to "
@@ -351,6 +367,11 @@ void KvEventPublisher::Turn() {
       return Recover(why.c_str());
     }
   }
+  if (HasLostItsPath()) {
+    return Recover(
+        "the socket's file of kv_events.endpoint or replay_endpoint was removed, or is "
+        "another's by now: nobody who comes finds this one");
+  }
   // Looked at first: whatever was queued before the loss is sent before all is told anew.
   const bool has_lost = has_lost_.load(std::memory_order_acquire);
   if (!SendSome() && has_lost) {
@@ -382,11 +403,21 @@ void KvEventPublisher::Turn() {
   replays_abandoned_.store(replays.abandoned, std::memory_order_relaxed);
 }
 
+bool KvEventPublisher::HasLostItsPath() {
+  const uint64_t now_us = MonotonicUs();
+  if (now_us < paths_looked_us_ + kBetweenLooksAtPathsUs) return false;
+  paths_looked_us_ = now_us;
+  return !sockets_->events_path.IsStillBound() || !sockets_->replay_path.IsStillBound();
+}
+
 // Who waits for room to be answered, or has to be looked at, does not wake the thread.
 std::chrono::milliseconds KvEventPublisher::PauseBetweenTurns() const {
   if (replay_.has_work() || is_held_) return kReplayPause;
   const bool has_peers = sockets_->subscribers.has_any() || sockets_->askers.has_any();
-  if (!has_peers && !newcomers_.is_waiting()) return milliseconds(-1);
+  if (!has_peers && !newcomers_.is_waiting()) {
+    return sockets_->has_path() ? milliseconds(kBetweenLooksAtPathsUs / kUsPerMs)
+                                : milliseconds(-1);
+  }
   return milliseconds(KvEventPeers::kBetweenLooksUs / kUsPerMs);
 }
 

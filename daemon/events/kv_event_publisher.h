@@ -71,6 +71,8 @@ class KvEventPublisher final : public KvEventSink {
   void Wake();
   Status OpenSockets(std::string* why);
   void Run();
+  // Looks now and then, and not at each turn, whether the files of ipc:// endpoints are there yet.
+  bool HasLostItsPath();
   // After an error: waits, longer each time, and makes the sockets anew.
   void Recover(const char* why);
   void Turn();
@@ -142,6 +144,7 @@ class KvEventPublisher final : public KvEventSink {
   uint64_t looked_count_ = 0;  // so many added ones were looked at for the end
   uint64_t end_seen_ = 0;      // number of that one
   std::set<std::string> topics_to_clear_;
+  uint64_t paths_looked_us_ = 0;
   uint64_t failed_us_ = 0;  // the last time
   std::chrono::milliseconds pause_{0};
   LogGate error_gate_;

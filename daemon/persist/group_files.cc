@@ -643,12 +643,13 @@ GroupFilesTrouble DiskGroupFiles::TroubleOf(uint32_t domain_index,
 
 bool DiskGroupFiles::IsWhole(uint32_t domain_index, const GroupId& id) const {
   const GroupKeyFiles* const keys = writer_->options.domains[domain_index].keys;
-  return keys == nullptr || keys->Find(id) != nullptr;
+  return keys == nullptr || !keys->encrypts() || keys->Find(id) != nullptr;
 }
 
 void DiskGroupFiles::DestroyKey(uint32_t domain_index, const GroupId& id) {
   const Domain& domain = writer_->options.domains[domain_index];
   if (domain.keys == nullptr) return;
+  if (!domain.keys->encrypts() && !domain.keys->IsLocked(id)) return;
   domain.keys->Destroy(id);
   {
     const std::lock_guard lock(writer_->mutex);
@@ -672,7 +673,7 @@ bool DiskGroupFiles::AreKeysDestroyed(uint32_t domain_index) const {
 void DiskGroupFiles::SetRing(uint32_t domain_index, std::shared_ptr<const KeyRing> ring,
                              std::function<void(const std::vector<std::string>& notes)> done) {
   GroupKeyFiles* const keys = writer_->options.domains[domain_index].keys;
-  TERRACE_CHECK(keys != nullptr, "a domain encrypts from the start or never");
+  TERRACE_CHECK(keys != nullptr && keys->encrypts(), "a domain encrypts from the start or never");
   {
     const std::lock_guard lock(writer_->mutex);
     writer_->jobs.push_back({.domain_index = domain_index, .other = [=] {

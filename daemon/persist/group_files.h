@@ -58,7 +58,7 @@ class DiskGroupFiles final : public KeyedGroupFiles {
     DomainSecret secret{};
     // Also told, on the writing thread, what a file says: nothing once it is dropped. May be empty.
     std::function<void(const GroupId& id, const std::string& content)> also;
-    GroupKeyFiles* keys = nullptr;  // a group is kept with its key; none: nothing is encrypted
+    GroupKeyFiles* keys = nullptr;  // a group is kept with its key; none: there are no keys
     // Never made: where it is gone nothing is kept, as a drive may not be mounted there. May be
     // empty.
     std::string drive_path;

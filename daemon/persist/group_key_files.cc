@@ -103,7 +103,7 @@ Status OverwriteGroupKey(const std::string& path) {
 }
 
 GroupKeyFiles::GroupKeyFiles(Options options) : options_(std::move(options)), ring_(options_.ring) {
-  TERRACE_CHECK(ring_ != nullptr && options_.random != nullptr, "keys are wrapped under a ring");
+  TERRACE_CHECK(options_.random != nullptr, "keys are drawn at random");
 }
 
 std::shared_ptr<const KeyRing> GroupKeyFiles::ring() const {
@@ -155,6 +155,11 @@ Status GroupKeyFiles::Read(const std::string& path, const GroupId& group, Wrappe
   for (const Place& place : content) {
     const std::optional<KeyId> under = WrappedUnder(place, group);
     if (!under) continue;
+    if (ring == nullptr) {
+      wrapped->under = *under;
+      *why = "it is under key " + KeyIdText(*under) + ", and no encryption_keys_file is set";
+      continue;
+    }
     Result<std::shared_ptr<GroupKey>> key = Unwrap(place, group, *ring);
     if (key.ok()) {
       *wrapped = {.key = std::move(*key), .under = *under};
@@ -222,11 +227,18 @@ void GroupKeyFiles::CopyToSecond(std::vector<std::string>* notes) const {
 }
 
 void GroupKeyFiles::Load(std::vector<std::string>* notes) {
-  BringAll(notes);
-  for (const GroupId& group : GroupsIn(options_.directory)) {
+  if (encrypts()) BringAll(notes);
+  LoadFrom(options_.directory, notes);
+  if (encrypts()) return CopyToSecond(notes);
+  for (const std::string& directory : Others()) LoadFrom(directory, notes);
+}
+
+void GroupKeyFiles::LoadFrom(const std::string& directory, std::vector<std::string>* notes) {
+  for (const GroupId& group : GroupsIn(directory)) {
+    if (IsLocked(group)) continue;  // its other file has been told
     Wrapped wrapped;
     std::string why;
-    if (!Read(PathOf(group), group, &wrapped, &why).ok()) {
+    if (!Read(PathIn(directory, group), group, &wrapped, &why).ok()) {
       Destroy(group);  // a daemon that ended in between had begun to
       (void)EraseFile(group);
       continue;
@@ -239,7 +251,6 @@ void GroupKeyFiles::Load(std::vector<std::string>* notes) {
     const std::lock_guard lock(mutex_);
     groups_[group] = std::move(wrapped);
   }
-  CopyToSecond(notes);
 }
 
 std::shared_ptr<const GroupKey> GroupKeyFiles::Find(const GroupId& group) const {
@@ -281,6 +292,7 @@ bool GroupKeyFiles::IsThere(const GroupId& group) const {
 }
 
 Status GroupKeyFiles::Ensure(const GroupId& group) {
+  if (!encrypts()) return Status::Ok();
   std::shared_ptr<GroupKey> own;
   {
     const std::lock_guard lock(mutex_);

@@ -10,6 +10,9 @@
 // start puts it into both. It has to be there whenever the first may be, so that an erasure reaches
 // it.
 //
+// Without a ring nothing is encrypted, and what keys a predecessor has left are locked: they can be
+// destroyed, and that is all.
+//
 // THREADING: any; what says so blocks, one such call at a time.
 #pragma once
 
@@ -57,7 +60,7 @@ class GroupKeyFiles final : public GroupKeys {
     // Where files may lie from when the paths were others: they are copied here at start, wrapped
     // anew and erased where they are.
     std::vector<std::string> other_directories;
-    std::shared_ptr<const KeyRing> ring;
+    std::shared_ptr<const KeyRing> ring;  // null: nothing is encrypted
     RandomFill random = KernelRandom;
     // False: the step fails as if the drive had. None: all go on.
     std::function<bool(GroupKeyStep)> may_go_on;
@@ -72,6 +75,7 @@ class GroupKeyFiles final : public GroupKeys {
   void Load(std::vector<std::string>* notes);
   std::shared_ptr<const GroupKey> Find(const GroupId& group) const override;
 
+  bool encrypts() const { return ring() != nullptr; }
   // There is a key that cannot be opened: what it wrote may come back.
   bool IsLocked(const GroupId& group) const;
 
@@ -81,7 +85,7 @@ class GroupKeyFiles final : public GroupKeys {
   bool IsThere(const GroupId& group) const;
   // The group has a key that a successor finds, an old one, whose file is written again if somebody
   // has removed it, or a new one. kNotFound: it is locked. kIo: the first directory lacks it; if
-  // the second has it, it is in use all the same. Blocks.
+  // the second has it, it is in use all the same. Without a ring it needs none. Blocks.
   Status Ensure(const GroupId& group);
   // The ring has changed: all keys are under its first one afterwards, but for those that stay
   // locked. What failed is in the notes, and stays under its old key. Blocks.
@@ -110,6 +114,7 @@ class GroupKeyFiles final : public GroupKeys {
   };
 
   std::string PathOf(const GroupId& group) const;
+  void LoadFrom(const std::string& directory, std::vector<std::string>* notes);
   // All directories but the first.
   std::vector<std::string> Others() const;
   Status WriteIn(const std::string& directory, const GroupId& group,

@@ -12,6 +12,22 @@
 #include "daemon/shell/store_options.h"
 
 namespace terrace {
+namespace {
+
+// Of a change that somebody asked for by a socket; the document has each key's old and new value.
+void TellOutcome(const PeerIdentity& peer, protocol::ConfigAction action, const Error& refused,
+                 const std::string& document) {
+  if (!refused.ok()) {
+    Log(LogLevel::kWarn, "configuration not changed",
+        {{"uid", peer.uid}, {"pid", peer.pid}, {"why", refused.sentence()}});
+    return;
+  }
+  const bool is_reload = action == protocol::ConfigAction::kReload;
+  Log(LogLevel::kInfo, is_reload ? "configuration reloaded" : "configuration changed",
+      {{"uid", peer.uid}, {"pid", peer.pid}, {"what", document}});
+}
+
+}  // namespace
 
 Administration::Administration(Parts parts, ConfigSource source)
     : parts_(std::move(parts)),
@@ -43,11 +59,14 @@ void Administration::Serve(const Served& served) {
              if (action == protocol::ConfigAction::kQuota) {
                return done({}, quotas_->Document(parts_.config, store_->statistics()));
              }
-             if (action != protocol::ConfigAction::kGet) {
-               Log(LogLevel::kWarn, "configuration is asked to change",
-                   {{"uid", peer.uid}, {"pid", peer.pid}, {"set", text}});
-             }
-             config_.Ask(action, text, done);
+             if (action == protocol::ConfigAction::kGet) return config_.Ask(action, text, done);
+             Log(LogLevel::kWarn, "configuration is asked to change",
+                 {{"uid", peer.uid}, {"pid", peer.pid}, {"set", text}});
+             config_.Ask(action, text,
+                         [peer, action, done](const Error& refused, const std::string& document) {
+                           TellOutcome(peer, action, refused, document);
+                           done(refused, document);
+                         });
            }});
 }
 

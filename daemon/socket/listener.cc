@@ -66,6 +66,16 @@ Status Lock(const DomainConfig& config, int* lock_fd, std::string* why) {
                       "it, or name another path",
                   StatusCode::kInvalid);
   }
+  const int error = errno;
+  struct stat about {};
+  const bool is_there = *lock_fd < 0 && lstat(lock_path.c_str(), &about) == 0;
+  errno = error;
+  if (is_there && error == EACCES) {
+    return Refuse(why, config,
+                  lock_path + " belongs to uid " + std::to_string(about.st_uid) +
+                      ", whose daemon has made it: remove it, if no daemon of theirs runs, or "
+                      "name another path");
+  }
   if (*lock_fd < 0) {
     const std::string reason = ErrnoText();
     return Refuse(why, config,

@@ -486,6 +486,60 @@ def test_a_hot_set_gives_the_hits_to_an_empty_node(two_nodes):
         assert (again["stored_count"], again["existed_count"]) == (0, told["block_count"])
 
 
+def test_content_of_a_bypassed_domain_is_refused_as_that(two_nodes, tmp_path):
+    """Its clients ask nobody: a file of nothing would pass for a backup."""
+    source, _ = two_nodes
+    with connect(source) as client:
+        keys = store(client.open(terrace.SpaceGroup("tiny", [SPACE])), list(range(32)))
+        ask(source, "export", tmp_path / "before", "--hot", "48MiB")
+        ask(source, "drain", "--bypass")
+        for words in (("export", tmp_path / "hot", "--hot", "48MiB"),
+                      ("import", tmp_path / "before"),
+                      ("bench", "load", "--seconds", "1", "--prompts", "1")):
+            said = refused(source, *words)
+            assert "is bypassed" in said and "`terrace drain --resume`" in said, (words, said)
+        assert not list(tmp_path.glob("hot*"))
+        root = listed(source)[0]["key"]
+        status, said, _ = run_terrace("explain", root, "--socket", source.socket)
+        assert status == 0 and "is bypassed" in said
+        ask(source, "drain", "--resume")
+        assert ask(source, "export", tmp_path / "hot", "--hot", "48MiB")["block_count"] == len(keys)
+
+
+def test_blocks_that_others_write_are_not_said_to_be_there(two_nodes, tmp_path):
+    source, target = two_nodes
+    with connect(source) as client, connect(target) as writer:
+        keys = store(client.open(terrace.SpaceGroup("tiny", [SPACE])), list(range(32)))
+        ask(source, "export", tmp_path / "hot", "--hot", "48MiB")
+        with writer.open(terrace.SpaceGroup("tiny", [SPACE])).reserve(keys):
+            told = ask(target, "import", tmp_path / "hot", status=1)
+        assert told["busy_count"] == len(keys)
+        assert told["existed_count"] == told["stored_count"] == 0
+        assert ask(target, "import", tmp_path / "hot")["stored_count"] == len(keys)
+
+
+def test_an_export_replaces_no_file_that_comes_to_be_meanwhile(two_nodes, tmp_path):
+    source, _ = two_nodes
+    with connect(source) as client:
+        serve(client.open(terrace.SpaceGroup("tiny", [SPACE])), prompts(300, 1))
+        for attempt in range(10):
+            file = tmp_path / f"hot{attempt}"
+            with subprocess.Popen(
+                    [terrace_path(), "export", file, "--hot", "48MiB", "--socket", source.socket],
+                    stderr=subprocess.PIPE, stdout=subprocess.PIPE) as exporting:
+                while exporting.poll() is None and not os.path.exists(f"{file}.partial"):
+                    pass
+                with contextlib.suppress(FileExistsError):
+                    with open(file, "x", encoding="utf-8") as own:
+                        own.write("mine")
+                said = exporting.communicate(timeout=LONG_S)[1].decode()
+            if exporting.returncode != 0:
+                break  # else it was done before there was a file
+        assert "exists: name another file" in said
+        assert file.read_text() == "mine" and not os.path.exists(f"{file}.partial")
+        assert "cannot make" in refused(source, "export", tmp_path / ("a" * 300), "--hot", "1MiB")
+
+
 def test_a_small_hot_set_is_the_hottest_and_goes_through_a_pipe(two_nodes):
     source, target = two_nodes
     with connect(source) as client:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -317,6 +318,12 @@ def test_erasing_by_key_takes_a_second_at_most_and_leaves_noise():
             assert again.stats()["domain"]["blocks_corrupt"] == 0
 
 
+def content_of(path):
+    with contextlib.suppress(FileNotFoundError):  # it was there a moment ago
+        return path.read_bytes()
+    return b""
+
+
 def hex_of(key):
     return f"{key.high:016x}{key.low:016x}"
 
@@ -330,7 +337,11 @@ def test_what_is_erased_while_its_key_is_away_does_not_come_back_with_it(asked, 
     with host(key) as one:
         with connect(one.daemon) as client:
             keys = store(client, 1)
+        (file,) = (one.drive / "d" / "keys").iterdir()
+        wrapped = file.read_bytes()[48:128]
         one.restart(*filter(None, [other_key]))
+        if not other_key:
+            wait_for(lambda: re.search("nvme note.*no encryption_keys_file is set", one.log()))
         with connect(one.daemon) as client:
             group = client.open(GROUP)
             if not asked:
@@ -341,6 +352,9 @@ def test_what_is_erased_while_its_key_is_away_does_not_come_back_with_it(asked, 
                                                one.daemon.socket)
                 assert status == 0, out + err
                 assert f"evicted {BLOCKS} blocks" in out
+        if asked == [] or "--by-key" in asked:
+            wait_for(lambda: not any(wrapped in content_of(path)
+                                     for path in files_below(one.directory)))
         one.restart(key)
         with connect(one.daemon) as client:
             assert hits(client, 1) == 0

@@ -388,6 +388,46 @@ def test_without_a_way_to_list_interfaces_it_says_so_and_what_needs_none_works(t
                 works.kill()
 
 
+def test_a_path_that_is_somebody_elses_stays_so(rig, tmp_path):
+    daemon, client, router = rig
+    believed = heard(client, router)
+    path = f"{daemon.directory}/events"
+    socket_file = os.stat(path).st_ino
+    other = Daemon(tmp_path, f'[kv_events]\nendpoint = "ipc://{path}"\n')
+    try:
+        with connect(other) as client_of_other:
+            assert not client_of_other.stats()["kv_events"]["is_on"]
+    finally:
+        other.stop()
+    assert f"process {daemon.process.pid}, holds {path}.lock" in other.log.read_text()
+    assert os.stat(path).st_ino == socket_file
+    put(client, digests_of(1, 1), [11])
+    router.until(believed | {11: {"CPU", "STORAGE"}})
+
+
+def test_a_file_that_is_no_socket_is_left_alone(tmp_path):
+    letter = tmp_path / "letter"
+    letter.write_text("of somebody's")
+    config = tmp_path / "c.toml"
+    config.write_text(f'[kv_events]\nendpoint = "ipc://{letter}"\n[daemon]\ndram_bytes = "8MiB"\n'
+                      f'segment_bytes = "2MiB"\nstate_dir = "{tmp_path}/state"\n')
+    refused = subprocess.run([os.environ["TERRACED"], "--config", config, "--socket",
+                              tmp_path / "t.sock"], capture_output=True, check=False, timeout=30)
+    assert refused.returncode == 1 and b"something else than a socket" in refused.stderr
+    assert letter.read_text() == "of somebody's"
+
+
+def test_a_socket_whose_file_is_removed_is_made_again(rig):
+    daemon, client, router = rig
+    believed = heard(client, router)
+    path = f"{daemon.directory}/events"
+    os.unlink(path)
+    until(lambda: os.path.exists(path))
+    put(client, digests_of(1, 1), [11])
+    router.until(believed | {11: {"CPU", "STORAGE"}})
+    assert client.stats()["kv_events"]["is_on"]
+
+
 def test_what_cannot_be_is_refused_by_name(tmp_path):
     def refused(text):
         config = tmp_path / "c.toml"

@@ -119,7 +119,8 @@ def test_redis_that_cannot_be_used_is_a_condition(answers):
     port = free_port()
     with daemon_with(sections=f'[redis]\nendpoints = ["127.0.0.1:{port}"]\n') as daemon:
         eventually(lambda: holds(daemon, "redis_away"))
-        assert "cannot be reached" in look(daemon)[0]["troubles"][0]
+        trouble = look(daemon)[0]["troubles"][0]
+        assert "cannot be reached: " in trouble and ", at " in trouble, trouble
         if not answers:
             return
         server = subprocess.Popen(

@@ -72,8 +72,8 @@ void RedisConnection::Resolve() {
                                             const asio::ip::tcp::resolver::results_type& found) {
         if (alive.expired() || phase_ != Phase::kResolving) return;
         if (error || found.empty()) {
-          Close(Status(StatusCode::kIo, "the name of a Redis server does not resolve",
-                       error.value()));
+          constexpr int kNoErrno = -1;
+          Close(Status(StatusCode::kIo, "the name of a Redis server does not resolve", kNoErrno));
           return;
         }
         auto chosen = found.begin();

@@ -4,6 +4,7 @@
 #include <array>
 #include <cctype>
 #include <charconv>
+#include <cstring>
 
 #include "tiers/redis/redis_slot.h"
 
@@ -88,6 +89,9 @@ std::string FirstWordsOf(std::string_view text) {
 
 std::string RedisTroubleText(Status status, std::string_view said) {
   std::string text = status.what();
+  if (status.code() == StatusCode::kIo && status.detail() > 0) {
+    text.append(": ").append(std::strerror(status.detail()));
+  }
   if (!said.empty()) text.append(" (it says: ").append(said).append(")");
   return text;
 }

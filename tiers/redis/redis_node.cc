@@ -131,6 +131,9 @@ void RedisNode::OnClosed(RedisConnection* connection, Status status) {
   asio::post(*options_.loop, [gone = std::move(*slot)] {});
   if (is_closed_ || breaker_.state() == CircuitBreaker::State::kOpen) return;  // we closed it
   trouble_ = RedisTroubleText(status, connection->said());
+  if (status.code() == StatusCode::kIo && status.detail() != 0) {
+    trouble_ += ", at " + ToText(endpoint());
+  }
   const bool is_hard = status.code() == StatusCode::kUnsupported;
   if (is_hard) refusal_ = connection->refusal();
   OnFailure(is_hard ? Failure::kHard : Failure::kSoft);

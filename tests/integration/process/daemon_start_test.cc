@@ -292,6 +292,19 @@ TEST(DaemonStart, ADirectoryItMayNotWriteIsNamed) {
   EXPECT_THAT(daemon.Errors(), AllOf(HasSubstr("Permission denied"), HasSubstr(directory)));
 }
 
+// A daemon that root has tried out has left it in a directory which is the daemon's by now.
+TEST(DaemonStart, ALockOfSomebodyElseIsNamed) {
+  DaemonProcess daemon;
+  const std::string lock = daemon.socket_path() + ".lock";
+  std::ofstream(lock) << "";
+  ASSERT_EQ(chmod(lock.c_str(), 0), 0);
+  daemon.Start({"--socket", daemon.socket_path()}, {.obeys_permissions = true});
+  EXPECT_EQ(daemon.Wait(), 1);
+  EXPECT_THAT(daemon.Errors(),
+              AllOf(HasSubstr(lock + " belongs to uid " + std::to_string(getuid())),
+                    HasSubstr("remove it")));
+}
+
 TEST(DaemonStart, TheSocketHasTheConfiguredMode) {
   DaemonProcess daemon;
   const std::string config = daemon.WriteFile(

@@ -286,6 +286,30 @@ TEST_F(Drain, DrainingWaitsForWhatIsHeld) {
   EXPECT_EQ(engine.CallKeys(protocol::Verb::kAcquire, group, keys).status(), StatusCode::kOk);
 }
 
+// A script that stops the daemon once the wait is over has to know that it was not drained.
+TEST_F(Drain, WhoWaitsIsToldThatSomebodyHasResumedIt) {
+  StartDaemon();
+  test::RawClient engine;
+  ASSERT_TRUE(engine.Attach(socket_path()));
+  const uint32_t group = engine.Open("g", 4096);
+  const auto keys = test::MakeKeys(8, 1);
+  test::Store(engine, group, keys);
+  ASSERT_EQ(engine.CallKeys(protocol::Verb::kAcquire, group, keys)
+                .At<protocol::AcquireReply>()
+                .block_count,
+            8u);
+  Outcome waited;
+  std::thread waiting([&] { waited = Terrace({"drain", "--wait", "60"}); });
+  EXPECT_TRUE(Eventually([&] { return TerraceJson({"drain", "--status"})["mode"] == "draining"; }));
+  TerraceJson({"drain", "--resume"});
+  waiting.join();
+  EXPECT_EQ(waited.exit_code, 1);
+  EXPECT_THAT(waited.err, HasSubstr("somebody has resumed it meanwhile"));
+  const Outcome looked = Terrace({"drain", "--status", "--wait", "1"});
+  EXPECT_EQ(looked.exit_code, 1);
+  EXPECT_THAT(looked.err, HasSubstr("domain chat serves"));
+}
+
 // What a drained domain has stored is below when `drain --wait` ends, and the daemon may be killed:
 // everything on the drive, and everything on the server that other hosts read.
 TEST_F(Drain, WhatIsQueuedForADriveAndForRedisArrives) {

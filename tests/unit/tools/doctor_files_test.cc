@@ -22,6 +22,9 @@ TEST(DoctorFiles, ASecretThatOnlyRootMayReadIsNoneOfTheDaemons) {
   EXPECT_EQ(finding.level, kProblem);
   EXPECT_THAT(finding.found, HasSubstr("terrace may not read it"));
   EXPECT_EQ(finding.remedy, "sudo chown terrace: /secret");
+  subject.daemon = {.uid = 1234, .gids = {1234}, .name = "uid 1234"};
+  EXPECT_EQ(CheckSecrets(subject)[0].remedy, "sudo chown 1234 /secret")
+      << "which has no login group";
   subject.daemon = {.uid = 0, .gids = {0}, .name = "root"};
   EXPECT_EQ(CheckSecrets(subject)[0].level, kOk);
 }

@@ -6,6 +6,7 @@
 #include "terrace/arena_layout.h"
 #include "terrace/units.h"
 #include "tools/terrace/bench/cpu_pin.h"
+#include "tools/terrace/cli/admin_requests.h"
 #include "tools/terrace/cli/stats_view.h"
 #include "tools/terrace/cli/text_table.h"
 
@@ -67,6 +68,15 @@ std::optional<uint64_t> AskStats(const BenchConnection& connection, const BenchS
     return std::nullopt;
   }
   return worker->report(0).block_count;
+}
+
+// A run against a daemon that takes nothing would be one against nothing.
+bool IsServed(const DaemonAddress& address) {
+  const auto link = AdminLink::Open(address);
+  const auto stats = link == nullptr ? std::nullopt : FetchStats(*link);
+  if (!stats) return false;
+  const std::string why = WhyUnserved(*stats);
+  return why.empty() || Fail(why) == kExitOk;
 }
 
 }  // namespace
@@ -147,7 +157,9 @@ std::optional<BenchDaemon> FindDaemon(const BenchArguments& arguments, const Ben
                        .reply_spin_us = arguments.spin_us};
   std::string why;
   if (!arguments.has_own_daemon) {
-    if (why = WhyNobodyListens(daemon.connection.socket_path); why.empty()) return daemon;
+    why = WhyNobodyListens(daemon.connection.socket_path);
+    if (why.empty() && !IsServed(arguments.address)) return std::nullopt;
+    if (why.empty()) return daemon;
     Fail(why + ". Or let the benchmark start one of its own: --spawn");
     return std::nullopt;
   }

@@ -59,6 +59,21 @@ nlohmann::json AskDocument(AdminLink& link, protocol::Verb verb, std::span<const
   return nlohmann::json(nlohmann::json::value_t::discarded);
 }
 
+std::string WhyUnserved(const StatsView& stats) {
+  const std::string serving = stats.Text("domain.serving");
+  const std::string domain = stats.Text("domain.name");
+  if (serving == "bypassed") {
+    return fmt::format(
+        "domain {} is bypassed: its clients find and store nothing until `terrace drain --resume`",
+        domain);
+  }
+  if (serving == "draining") {
+    return fmt::format(
+        "domain {} is being drained: nothing new is taken until `terrace drain --resume`", domain);
+  }
+  return "";
+}
+
 nlohmann::json AskConfig(AdminLink& link, protocol::ConfigAction action, std::string_view text,
                          std::string* why) {
   const protocol::ConfigRequest request{.action = action};

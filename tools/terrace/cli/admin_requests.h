@@ -24,6 +24,8 @@
 namespace terrace::tools {
 
 std::optional<StatsView> FetchStats(AdminLink& link);
+// Why clients of the domain find and store nothing, or only find; empty: they are served.
+std::string WhyUnserved(const StatsView& stats);
 
 // Why the last request was refused; of a daemon that is older than the verb that.
 std::string WhyRefused(const AdminLink& link, std::string_view verb_name);

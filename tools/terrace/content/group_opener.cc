@@ -14,6 +14,11 @@ std::unique_ptr<GroupOpener> GroupOpener::Connect(const DaemonAddress& address) 
   if (opener->link_ == nullptr) return nullptr;
   opener->stats_ = FetchStats(*opener->link_);
   if (!opener->stats_) return nullptr;
+  // A bypassed client asks nobody: it would take everything for missing.
+  if (opener->stats_->Text("domain.serving") == "bypassed") {
+    Fail(WhyUnserved(*opener->stats_));
+    return nullptr;
+  }
   opener->client_ = ConnectOrExplain(address);
   return opener->client_ == nullptr ? nullptr : std::move(opener);
 }

@@ -53,9 +53,11 @@ bool HotImport::Store(const HotBlockHead& head, std::span<const std::byte> paylo
     return false;
   }
   if (!lease->is_reserved(0)) {
-    const bool is_full = lease->keys().empty() ||
-                         lease->keys()[0].status == static_cast<uint8_t>(StatusCode::kNoSpace);
-    ++(is_full ? counts_.no_room : counts_.existed);
+    const auto code = lease->keys().empty() ? StatusCode::kNoSpace
+                                            : static_cast<StatusCode>(lease->keys()[0].status);
+    ++(code == StatusCode::kExists ? counts_.existed
+       : code == StatusCode::kBusy ? counts_.busy
+                                   : counts_.no_room);
     return true;
   }
   if (!Write(group->spec, head, payload, &*lease)) return false;

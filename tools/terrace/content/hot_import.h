@@ -14,7 +14,8 @@ namespace terrace::tools {
 struct ImportCounts {
   uint64_t stored = 0;
   uint64_t stored_bytes = 0;
-  uint64_t existed = 0;  // or being written by somebody
+  uint64_t existed = 0;
+  uint64_t busy = 0;     // being written by somebody, to the end; not stored, and perhaps never
   uint64_t expired = 0;  // their time to live is over
   uint64_t no_room = 0;
 };

@@ -107,7 +107,7 @@ Finding CheckDirectory(const Subject& subject, const std::string& key, const std
   } else {
     finding.found = fmt::format("{} ({}): mode {:04o}, of uid {}: {} may not write", path, key,
                                 file->mode & kPermissionBits, file->uid, user.name);
-    finding.remedy = fmt::format("sudo chown {} {}", user.name, path);
+    finding.remedy = fmt::format("sudo chown {} {}", user.chown_name(), path);
   }
   finding.meaning = is_for_traces ? kNoTraces : "terraced refuses to start.";
   return finding;

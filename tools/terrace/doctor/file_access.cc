@@ -46,7 +46,7 @@ std::optional<Unreadable> WhyUnreadable(const Subject& subject, const std::strin
   }
   if (MayRead(file, user)) return std::nullopt;
   return Unreadable{.why = fmt::format("{}: {} may not read it", ModeAndOwner(file), user.name),
-                    .remedy = fmt::format("sudo chown {}: {}", user.name, path)};
+                    .remedy = fmt::format("sudo chown {} {}", user.chown_names(), path)};
 }
 
 void JudgeSecretFile(const Subject& subject, const std::string& path, const FileFacts& file,
@@ -70,7 +70,7 @@ void JudgeSecretFile(const Subject& subject, const std::string& path, const File
     finding->remedy = unreadable->remedy;
   } else {
     finding->meaning = "terraced refuses it: it is neither root's nor the daemon's.";
-    finding->remedy = fmt::format("sudo chown {}: {}", user.name, path);
+    finding->remedy = fmt::format("sudo chown {} {}", user.chown_names(), path);
   }
 }
 

@@ -20,6 +20,9 @@ struct UserFacts {
   std::string name;  // for people: "terrace", or "uid 1000"
 
   bool Has(uint32_t gid) const;
+  // As `chown` takes it; of a name, with its group.
+  std::string chown_name() const { return name.starts_with("uid ") ? name.substr(4) : name; }
+  std::string chown_names() const { return name.starts_with("uid ") ? chown_name() : name + ":"; }
 };
 
 enum class ConfigState : uint8_t {

@@ -71,6 +71,12 @@ class DrainVerb : public Verb {
     }
     if (!reply) return kExitFailed;
     Print(*link, *reply);
+    if (wait_s_ > 0 && reply->mode == ServingMode::kServing) {
+      return Fail(fmt::format("domain {} serves, so nothing of it is to be waited for: {}",
+                              link->domain_name(),
+                              is_status_ ? "`terrace drain` has it take nothing new"
+                                         : "somebody has resumed it meanwhile (`terrace log`)"));
+    }
     if (wait_s_ == 0 || !IsAwaited(*reply)) return kExitOk;
     return Fail(fmt::format(
         "after {} s of --wait there is left: {}. A lease ends when its engine releases it, or ends "

@@ -289,7 +289,10 @@ class EvictVerb : public Verb {
     }
     const char* const done = is_dry_run_ ? "would evict" : "evicted";
     if (tier_ == "redis" && age_text_.empty() && !is_dry_run_) {
-      PrintText("Redis finds nothing any more of what was stored there until now\n" + WhatIsOwed());
+      const std::string owed = WhatIsOwed();
+      PrintText((owed.empty() ? "Redis finds nothing any more of what was stored there until now\n"
+                              : "this host takes nothing of what Redis has stored until now\n") +
+                owed);
       return;
     }
     const std::string count = tier_.empty() ? FormatCount(total_.block_count, "block")

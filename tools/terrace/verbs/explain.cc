@@ -260,6 +260,7 @@ class ExplainVerb : public Verb {
                           kTierKindNames[kind], FormatMilliseconds(reply.eta_us / 1000 + 1));
     }
     text += "\n";
+    if (const std::string why = WhyUnserved(*stats_); !why.empty()) text += why + "\n";
     if (reply.reason != StopReason::kNone && reply.stop_index < keys_.size()) {
       text += fmt::format("block {} ({}): {}\n", reply.stop_index, ToHex(keys_[reply.stop_index]),
                           ReasonText(reply));
@@ -284,6 +285,7 @@ class ExplainVerb : public Verb {
     const auto cause = std::min<size_t>(static_cast<size_t>(reply.cause), 8);
     json document = {
         {"group", group_},
+        {"serving", stats_->Text("domain.serving")},
         {"key_count", reply.key_count},
         {"block_count", reply.block_count},
         {"dram_count", reply.dram_count},

@@ -3,13 +3,13 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <ctime>
-#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -71,6 +71,13 @@ bool WriteAll(int fd, std::span<const std::byte> bytes) {
     bytes = bytes.subspan(static_cast<size_t>(count));
   }
   return true;
+}
+
+// False with errno; EEXIST: something is there by now, and stays.
+bool RenameToNothing(const std::string& from, const std::string& to) {
+  if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return true;
+  if (errno != EINVAL && errno != ENOSYS) return false;  // else the file system does not know it
+  return link(from.c_str(), to.c_str()) == 0 && unlink(from.c_str()) == 0;
 }
 
 // Fewer at the end, or where reading fails: then `*error` is set.
@@ -166,9 +173,8 @@ class ExportVerb : public Verb {
   ExitCode Write(const HotChoice& choice, uint64_t bytes_max) {
     const bool is_file = path_ != "-";
     const std::string partial = path_ + ".partial";
-    if (is_file && std::filesystem::exists(path_)) {
-      return Fail(fmt::format("export: {} exists: name another file, or remove it", path_));
-    }
+    struct stat about {};
+    if (is_file && lstat(path_.c_str(), &about) == 0) return FailAsThere();
     const Descriptor out(is_file
                              ? open(partial.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600)
                              : STDOUT_FILENO);
@@ -190,22 +196,34 @@ class ExportVerb : public Verb {
     opener_->link().domain_name().copy(header.domain_name, sizeof(header.domain_name) - 1);
     using Outcome = HotExport::Outcome;
     Outcome outcome = writer.Begin(header) ? exporting.Run(IsInterrupted()) : Outcome::kNotWritten;
-    const bool is_flushed =
-        outcome == Outcome::kDone && writer.End() &&
-        (!is_file || (fsync(out.fd()) == 0 && std::rename(partial.c_str(), path_.c_str()) == 0));
-    if (outcome == Outcome::kDone && !is_flushed) outcome = Outcome::kNotWritten;
+    const bool is_empty = writer.written().block_count == 0;
+    const bool is_flushed = outcome == Outcome::kDone && !is_empty && writer.End() &&
+                            (!is_file || (fsync(out.fd()) == 0 && RenameToNothing(partial, path_)));
+    if (outcome == Outcome::kDone && !is_flushed && !is_empty) outcome = Outcome::kNotWritten;
     const int error = errno;
     EndProgress();
+    if (outcome == Outcome::kDone && is_empty) {
+      if (is_file) unlink(partial.c_str());
+      return Fail(fmt::format(
+          "export: none of {} could be read, and no file was made: they have left the cache, or "
+          "the daemon has stopped serving them (`terrace status`)",
+          FormatCount(choice.block_count, "block")));
+    }
     if (outcome == Outcome::kDone) {
       Report(writer.written(), exporting.lost_count());
       return kExitOk;
     }
     if (is_file) unlink(partial.c_str());
+    if (outcome == Outcome::kNotWritten && error == EEXIST) return FailAsThere();
     if (outcome == Outcome::kNotWritten) {
       return Fail(fmt::format("export: cannot write {}: {}", path_, std::strerror(error)));
     }
     return outcome == Outcome::kCancelled ? Fail("export: cancelled, and no file was made")
                                           : kExitFailed;
+  }
+
+  ExitCode FailAsThere() const {
+    return Fail(fmt::format("export: {} exists: name another file, or remove it", path_));
   }
 
   // Standard output may be the file.
@@ -274,7 +292,7 @@ class ImportVerb : public Verb {
                               counts.stored == 1 ? "was" : "were"));
     }
     if (outcome == Outcome::kCancelled) return Fail("import: cancelled");
-    return outcome == Outcome::kDone && counts.no_room == 0 ? kExitOk : kExitFailed;
+    return outcome == Outcome::kDone && counts.no_room + counts.busy == 0 ? kExitOk : kExitFailed;
   }
 
  private:
@@ -290,6 +308,7 @@ class ImportVerb : public Verb {
                         {"stored_bytes", counts.stored_bytes},
                         {"existed_count", counts.existed},
                         {"expired_count", counts.expired},
+                        {"busy_count", counts.busy},
                         {"no_room_count", counts.no_room}});
     }
     std::string text =
@@ -298,6 +317,10 @@ class ImportVerb : public Verb {
     if (counts.existed > 0) text += fmt::format("{} were here\n", FormatCount(counts.existed));
     if (counts.expired > 0) {
       text += fmt::format("{} are past their time to live\n", FormatCount(counts.expired));
+    }
+    if (counts.busy > 0) {
+      text += fmt::format("{} are being written by others, who may give up: import once more\n",
+                          FormatCount(counts.busy));
     }
     if (counts.no_room > 0) {
       text +=

@@ -19,6 +19,7 @@ namespace {
 
 using nlohmann::json;
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 class CliConfig : public CliTest {
@@ -55,6 +56,10 @@ TEST_F(CliConfig, SmokeGetSetAndReload) {
   EXPECT_EQ(set.out,
             "changed, until the next reload or restart:\n  daemon.log_level: \"info\" -> "
             "\"debug\"\n");
+  EXPECT_TRUE(Logs("event=\"configuration changed\""));
+  EXPECT_THAT(daemon().Errors(),
+              ContainsRegex("configuration changed\" uid=.* what=.*info.*daemon.log_level.*debug"))
+      << "who, which key, and both values";
   EXPECT_EQ(Terrace({"config", "set", "daemon.log_level=debug"}).out, "it was so already\n");
   EXPECT_EQ(TerraceJson({"config", "get", "daemon.log_level"})["keys"][0]["from"], "set");
   TerraceJson({"status"});

@@ -35,6 +35,27 @@ TEST(ConfigListening, KvEventsOfSeveralDomainsAreToldOnlyIfNamed) {
   EXPECT_THAT(Unresolvable(events + "topic = \"{pod}\"\n"), HasSubstr("host, domain and model"));
 }
 
+TEST(ConfigListening, KvEventsTakeNoPathThatIsSomethingElses) {
+  const std::string domain = "[[domain]]\nname = \"x\"\nsocket = \"/run/x\"\n";
+  const auto with = [](const std::string& key, const std::string& path) {
+    return "[kv_events]\n" + std::string(key == "endpoint" ? "" : "endpoint = \"ipc:///run/e\"\n") +
+           key + " = \"ipc://" + path + "\"\n";
+  };
+  for (const std::string key : {"endpoint", "replay_endpoint"}) {
+    for (const std::string path : {"/run/x", "/run/x.lock", "/run/x.bypass"}) {
+      EXPECT_THAT(Unresolvable(with(key, path) + domain),
+                  AllOf(HasSubstr("kv_events." + key + " is 'ipc://" + path + "'"),
+                        HasSubstr("which is domain x's")));
+    }
+    EXPECT_THAT(Unresolvable("[daemon]\nkeeper_socket = \"/run/k\"\n" + with(key, "/run/k")),
+                HasSubstr("which is daemon.keeper_socket's"));
+    EXPECT_THAT(Unresolvable(with(key, "/" + std::string(107, 'a'))), HasSubstr("of 108 bytes"));
+    EXPECT_THAT(Unresolvable(with(key, "/run/")), HasSubstr("name a file"));
+    EXPECT_TRUE(Resolved(with(key, "/run/x.events") + domain).kv_events.is_on());
+    EXPECT_TRUE(Resolved(with(key, "/" + std::string(106, 'a'))).kv_events.is_on());
+  }
+}
+
 TEST(ConfigListening, MetricsAreForThisHostUnlessSaidElse) {
   EXPECT_FALSE(Resolved("").metrics.is_on()) << "nobody asked for a port";
   EXPECT_TRUE(Resolved("[metrics]\nlisten = \"127.0.0.1:9464\"\n").metrics.is_on());

@@ -339,6 +339,26 @@ TEST_F(GroupKeyFilesTest, ALockedKeyCanBeErased) {
   EXPECT_EQ(files->counts().locked, 0u);
 }
 
+// Encryption is off: what is erased by now must not come back with the keys of before.
+TEST_F(SecondPlaceTest, WithoutARingKeysOfBeforeAreToldAndCanBeErased) {
+  ASSERT_TRUE(OpenBoth({5})->Ensure(kGroup).ok());
+  GroupKeyFiles files({.directory = directory_ + "/keys", .second_directory = Second()});
+  notes_.clear();
+  files.Load(&notes_);
+  EXPECT_FALSE(files.encrypts());
+  ASSERT_EQ(notes_.size(), 1u) << "once, however many files it has";
+  EXPECT_NE(notes_[0].find("no encryption_keys_file is set"), std::string::npos) << notes_[0];
+  EXPECT_TRUE(files.IsLocked(kGroup));
+  const std::string before = Content(kGroup);
+  EXPECT_TRUE(files.Ensure(kGroup).ok()) << "nothing is written under it, so nothing is in its way";
+  EXPECT_TRUE(files.IsThere(kGroup));
+  EXPECT_EQ(Content(kGroup), before);
+  files.Destroy(kGroup);
+  ASSERT_TRUE(files.EraseFile(kGroup).ok());
+  EXPECT_FALSE(std::filesystem::exists(PathOf(kGroup)));
+  EXPECT_FALSE(std::filesystem::exists(CopyOf(kGroup)));
+}
+
 TEST_F(GroupKeyFilesTest, WithoutRandomBytesThereIsNoKey) {
   GroupKeyFiles files(
       {.directory = directory_ + "/keys", .ring = RingOf({5}), .random = [](std::span<std::byte>) {
