@@ -421,26 +421,16 @@ std::string NearestName(std::string_view name, const std::vector<std::string>& c
   return candidates.empty() ? "" : Nearest(name, candidates).value_or("");
 }
 
-// A value without quotes is what most often is no TOML, and a parser takes 1GiB for a number.
+// A value without quotes is what most often is no TOML, and a parser takes 1GiB for a number. The
+// line itself is not told: it may be a password.
 static std::string QuotesHint(std::string_view toml_text, uint32_t line) {
-  for (; line > 1 && !toml_text.empty(); --line) {
-    const size_t end = toml_text.find('\n');
-    toml_text = end == toml_text.npos ? "" : toml_text.substr(end + 1);
-  }
-  const auto trimmed = [](std::string_view text) {
-    const size_t from = text.find_first_not_of(" \t\r");
-    if (from == text.npos) return std::string();
-    return std::string(text.substr(from, text.find_last_not_of(" \t\r") + 1 - from));
-  };
-  toml_text = toml_text.substr(0, toml_text.find('\n'));
+  for (; line > 1; --line)
+    toml_text = toml_text.substr(std::min(toml_text.find('\n'), toml_text.size() - 1) + 1);
+  toml_text = toml_text.substr(0, toml_text.find_first_of("\n#"));
   const size_t equals = toml_text.find('=');
-  if (equals == toml_text.npos) return "";
-  const std::string key = trimmed(toml_text.substr(0, equals));
-  std::string_view rest = toml_text.substr(equals + 1);
-  const std::string value = trimmed(rest.substr(0, rest.find('#')));
-  if (key.empty() || value.find_first_of("\"'[]{}") != value.npos) return "";
-  return ". Text, sizes and addresses are written in quotes: " + key + " = \"" +
-         (value.empty() ? "..." : value) + "\"";
+  if (equals == toml_text.npos || toml_text.find_first_of("\"'[]{}", equals) != toml_text.npos)
+    return "";
+  return ". Text, sizes and addresses are written in quotes, as in dram_bytes = \"1GiB\"";
 }
 
 Status ParseConfig(std::string_view toml_text, const std::string& origin, DaemonConfig* config,

@@ -392,7 +392,7 @@ void DiskGroupFiles::Writer::Remove(const Job& job) {
   std::error_code error;
   fs::remove(PlaceOf(domain.directory, job.id, domain.secret), error);
   fs::remove(PathOf(domain.directory, StemUnder(domain.secret, job.id)), error);
-  if (domain.keys != nullptr) {
+  if (domain.keys != nullptr && domain.keys->encrypts()) {
     domain.keys->Destroy(job.id);
     EraseKeyFile(domain, job.id);
   }
