@@ -146,6 +146,15 @@ TEST(ModelShape, WhatIsMissingWrongOrUnknownIsNamed) {
   EXPECT_NE(Refusal(json::array()).find("no JSON object"), std::string::npos);
 }
 
+TEST(ModelShape, HeadsWithoutAValueAreRefused) {
+  json config = {{"num_hidden_layers", 1}, {"num_attention_heads", 6}, {"hidden_size", 5}};
+  EXPECT_NE(Refusal(config).find("'hidden_size' is 5 and 'num_attention_heads' is 6"),
+            std::string::npos)
+      << Refusal(config);
+  config["head_dim"] = 1;
+  EXPECT_EQ(Refusal(config), "");
+}
+
 TEST(ModelShape, APeriodOfNoLayersIsRefused) {
   json config = Small();
   config["sliding_window"] = 128;

@@ -167,7 +167,16 @@ uint64_t HeadTokenBytes(Fields& fields, const ShapeOptions& options, uint32_t el
   const uint64_t heads = fields.Need("num_attention_heads", kHeadsMax);
   const uint64_t kv_heads = fields.Get("num_key_value_heads", heads, kHeadsMax);
   uint64_t head_size = fields.Get("head_dim", 0, kHeadsMax);
-  if (head_size == 0 && heads > 0) head_size = fields.Need("hidden_size") / heads;
+  if (head_size == 0 && heads > 0) {
+    const uint64_t hidden_size = fields.Need("hidden_size");
+    head_size = hidden_size / heads;
+    if (head_size == 0 && hidden_size > 0) {
+      fields.Refuse(fmt::format(
+          "'hidden_size' is {} and 'num_attention_heads' is {} in the model's configuration: no "
+          "value would be left for a head's key. Correct them, or name 'head_dim'",
+          hidden_size, heads));
+    }
+  }
   const uint64_t ranks = options.rank_count;
   const uint64_t heads_a_rank = std::max<uint64_t>((kv_heads + ranks - 1) / ranks, 1);
   return 2 * heads_a_rank * ranks * head_size * element_bytes;
