@@ -78,7 +78,6 @@ class DomainNvme {
   // destroyed then.
   bool EndThreads();
 
-  // Of the domain's groups; null: nothing is encrypted.
   // The keys of groups are wrapped anew by the thread of the files. REQUIRES: it encrypts.
   void SetRing(const std::shared_ptr<const KeyRing>& ring, GroupFilesOnPaths& files);
   // How the files of the domain's groups are kept on a path.
