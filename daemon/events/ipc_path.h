@@ -1,6 +1,6 @@
 // IpcPath: the path of an ipc:// endpoint. ZeroMQ puts its socket in the place of whatever is
-// there, be it somebody's file or the socket of a daemon that lives: so it is looked at before,
-// under a lock, PATH.lock, that every terraced takes.
+// there, be it somebody's file or the socket of a daemon that lives: so it is taken before, as the
+// path of a domain's socket is.
 //
 // OWNERSHIP: the lock falls with the IpcPath; the socket's file is ZeroMQ's. THREADING: one thread.
 #pragma once
@@ -20,9 +20,8 @@ class IpcPath {
   IpcPath(const IpcPath&) = delete;
   IpcPath& operator=(const IpcPath&) = delete;
 
-  // Of an endpoint of another kind nothing is taken. kBusy: somebody listens there, or a daemon has
-  // the lock; kInvalid: something else than a socket is there, or no lock can be made. `*why` says
-  // what, and what to do.
+  // Of an endpoint of another kind nothing is taken. Otherwise what LockSocketPath and
+  // FreeSocketPath answer.
   Status Take(const std::string& endpoint, std::string* why);
   // The socket that is there now is the one that was bound. REQUIRES: Take was kOk.
   void NoteBound();

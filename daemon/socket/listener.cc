@@ -1,7 +1,5 @@
 #include "daemon/socket/listener.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -14,7 +12,7 @@
 #include <utility>
 
 #include "daemon/handover/fd_store.h"
-#include "terrace/lock_holder.h"
+#include "daemon/process/socket_path.h"
 #include "terrace/secret_mode.h"
 
 namespace terrace {
@@ -44,74 +42,13 @@ bool AddressOf(const std::string& path, sockaddr_un* address) {
   return true;
 }
 
-// 0: somebody listens; else the errno of the attempt.
-int TryConnect(const sockaddr_un& address) {
-  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0) return errno;
-  const int connected = connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
-  const int error = connected == 0 ? 0 : errno;
-  close(fd);
-  return error;
-}
-
-// Two daemons that start at once must not both find the socket stale: whoever holds the lock
-// decides.
-Status Lock(const DomainConfig& config, int* lock_fd, std::string* why) {
-  const std::string lock_path = config.socket_path + ".lock";
-  *lock_fd = open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (*lock_fd < 0 && errno == ELOOP) {
-    return Refuse(why, config,
-                  lock_path +
-                      " is a symbolic link, which somebody else may have put there: remove "
-                      "it, or name another path",
-                  StatusCode::kInvalid);
-  }
-  const int error = errno;
-  struct stat about {};
-  const bool is_there = *lock_fd < 0 && lstat(lock_path.c_str(), &about) == 0;
-  errno = error;
-  if (is_there && error == EACCES) {
-    return Refuse(why, config,
-                  lock_path + " belongs to uid " + std::to_string(about.st_uid) +
-                      ", whose daemon has made it: remove it, if no daemon of theirs runs, or "
-                      "name another path");
-  }
-  if (*lock_fd < 0) {
-    const std::string reason = ErrnoText();
-    return Refuse(why, config,
-                  errno == ENOENT ? "its directory " + DirectoryOf(config.socket_path) +
-                                        " does not exist: create it, or name another path"
-                                  : "cannot create " + lock_path + ": " + reason +
-                                        "; the daemon needs to write to that directory");
-  }
-  if (flock(*lock_fd, LOCK_EX | LOCK_NB) == 0) {
-    LockHolder::NameMyself(*lock_fd);
-    return Status::Ok();
-  }
-  return Refuse(why, config,
-                "socket busy: another terraced, " + LockHolder::Read(*lock_fd).Text() + ", holds " +
-                    lock_path + "; stop it, or name another path",
-                StatusCode::kBusy);
-}
-
-Status RemoveStale(const DomainConfig& config, const sockaddr_un& address, std::string* why) {
-  struct stat about;
-  if (lstat(config.socket_path.c_str(), &about) != 0) return Status::Ok();
-  if (!S_ISSOCK(about.st_mode)) {
-    return Refuse(why, config,
-                  "there is something else than a socket: remove it, or name another "
-                  "path",
-                  StatusCode::kInvalid);
-  }
-  const int error = TryConnect(address);
-  if (error == 0 || error == EAGAIN) {
-    return Refuse(why, config,
-                  "socket busy: somebody answers there; stop that daemon, or name another path",
-                  StatusCode::kBusy);
-  }
-  if (error == ECONNREFUSED && unlink(config.socket_path.c_str()) == 0) return Status::Ok();
-  errno = error == ECONNREFUSED ? errno : error;
-  return Refuse(why, config, "cannot replace what is there: " + ErrnoText());
+// Of a path of ours alone.
+Status TakePath(const DomainConfig& config, int* lock_fd, std::string* why) {
+  std::string sentence;
+  Status taken = LockSocketPath(config.socket_path, lock_fd, &sentence);
+  if (taken.ok()) taken = FreeSocketPath(config.socket_path, &sentence);
+  errno = taken.detail();
+  return taken.ok() ? taken : Refuse(why, config, sentence, taken.code());
 }
 
 }  // namespace
@@ -185,8 +122,7 @@ Status Listener::Bind(const DomainConfig& config, Listener* listener, std::strin
   }
   if (config.is_socket_default) mkdir(DirectoryOf(config.socket_path).c_str(), 0755);
   Listener bound;
-  TERRACE_RETURN_IF_ERROR(Lock(config, &bound.lock_fd_, why));
-  TERRACE_RETURN_IF_ERROR(RemoveStale(config, address, why));
+  TERRACE_RETURN_IF_ERROR(TakePath(config, &bound.lock_fd_, why));
   bound.fd_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (bound.fd_ < 0) return Refuse(why, config, "cannot create it: " + ErrnoText());
   // It is born with its mode: what is at the path later may be somebody else's.
