@@ -253,16 +253,27 @@ TEST_F(Drain, OlderClientsAreAnsweredMisses) {
       8u);
 }
 
+// An engine that holds eight blocks under a lease.
+struct Holder {
+  explicit Holder(const std::string& socket_path) {
+    EXPECT_TRUE(engine.Attach(socket_path));
+    group = engine.Open("g", 4096);
+    test::Store(engine, group, keys);
+    held = engine.CallKeys(protocol::Verb::kAcquire, group, keys).At<protocol::AcquireReply>();
+    EXPECT_EQ(held.block_count, 8u);
+  }
+
+  test::RawClient engine;
+  uint32_t group = 0;
+  const std::vector<BlockKey> keys = test::MakeKeys(8, 1);
+  protocol::AcquireReply held;
+};
+
 TEST_F(Drain, DrainingWaitsForWhatIsHeld) {
   StartDaemon();
-  test::RawClient engine;
-  ASSERT_TRUE(engine.Attach(socket_path()));
-  const uint32_t group = engine.Open("g", 4096);
-  const auto keys = test::MakeKeys(8, 1);
-  test::Store(engine, group, keys);
-  const auto held =
-      engine.CallKeys(protocol::Verb::kAcquire, group, keys).At<protocol::AcquireReply>();
-  ASSERT_EQ(held.block_count, 8u);
+  Holder holder(socket_path());
+  auto& [engine, group, keys, held] = holder;
+  ASSERT_FALSE(HasFailure());
 
   const Outcome waited = Terrace({"drain", "--wait", "1"});
   EXPECT_EQ(waited.exit_code, 1);
@@ -289,15 +300,8 @@ TEST_F(Drain, DrainingWaitsForWhatIsHeld) {
 // A script that stops the daemon once the wait is over has to know that it was not drained.
 TEST_F(Drain, WhoWaitsIsToldThatSomebodyHasResumedIt) {
   StartDaemon();
-  test::RawClient engine;
-  ASSERT_TRUE(engine.Attach(socket_path()));
-  const uint32_t group = engine.Open("g", 4096);
-  const auto keys = test::MakeKeys(8, 1);
-  test::Store(engine, group, keys);
-  ASSERT_EQ(engine.CallKeys(protocol::Verb::kAcquire, group, keys)
-                .At<protocol::AcquireReply>()
-                .block_count,
-            8u);
+  Holder holder(socket_path());
+  ASSERT_FALSE(HasFailure());
   Outcome waited;
   std::thread waiting([&] { waited = Terrace({"drain", "--wait", "60"}); });
   EXPECT_TRUE(Eventually([&] { return TerraceJson({"drain", "--status"})["mode"] == "draining"; }));

@@ -131,4 +131,15 @@ std::optional<GroupId> FindGroup(const StatsView& stats, std::string_view name) 
   return std::nullopt;
 }
 
+std::optional<uint64_t> StatsView::MappedBytes() const {
+  const auto segment_bytes = Count("segment_bytes"), segments_max = Count("segments_max");
+  if (!segment_bytes || !segments_max) return std::nullopt;
+  return *segment_bytes * *segments_max;
+}
+
+std::optional<uint64_t> StatsView::DramCapacityBytes() const {
+  const auto capacity_bytes = Count("dram_capacity_bytes");
+  return capacity_bytes ? capacity_bytes : MappedBytes();
+}
+
 }  // namespace terrace::tools

@@ -32,6 +32,11 @@ class StatsView {
   std::vector<StatsView> Each(std::string_view name) const;
   const nlohmann::json& document() const { return document_; }
 
+  // Of the domain's memory: what clients have mapped of it; the most it may hold by now, which an
+  // older daemon takes for the same.
+  std::optional<uint64_t> MappedBytes() const;
+  std::optional<uint64_t> DramCapacityBytes() const;
+
  private:
   explicit StatsView(nlohmann::json document) : document_(std::move(document)) {}
   const nlohmann::json* Find(std::string_view name) const;

@@ -96,10 +96,8 @@ std::string RenderHead(const StatsView& stats) {
   auto used = stats.Count("slot_bytes_used");
   auto populated = Product(segment_bytes, stats.Count("segments_populated"));
   const auto page_bytes = stats.Count("arena_page_bytes");  // absent: an older daemon
-  const auto mapped = Product(segment_bytes, stats.Count("segments_max"));
-  const auto capacity = stats.Count("dram_capacity_bytes").has_value()
-                            ? stats.Count("dram_capacity_bytes")
-                            : mapped;  // of an older daemon
+  const auto mapped = stats.MappedBytes();
+  const auto capacity = stats.DramCapacityBytes();
   text += Line(
       "memory",
       fmt::format("{} used ({} of populated), {} populated of at most {}{}{}", BytesOr(used),

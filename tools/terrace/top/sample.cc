@@ -14,15 +14,10 @@ constexpr size_t kRedis = static_cast<size_t>(protocol::TierKind::kRedis);
 constexpr std::array<const char*, protocol::kTierKindCount> kKinds = {"hbm", "dram", "nvme",
                                                                       "redis"};
 
-Figure Product(Figure a, Figure b) { return a && b ? Figure(*a * *b) : std::nullopt; }
-
 TierSample DramOf(const StatsView& stats) {
-  const Figure capacity = stats.Count("dram_capacity_bytes");  // absent: an older daemon
-  return {
-      .kind = kKinds[kDram],
-      .used_bytes = stats.Count("slot_bytes_used"),
-      .capacity_bytes =
-          capacity ? capacity : Product(stats.Count("segment_bytes"), stats.Count("segments_max"))};
+  return {.kind = kKinds[kDram],
+          .used_bytes = stats.Count("slot_bytes_used"),
+          .capacity_bytes = stats.DramCapacityBytes()};
 }
 
 TierSample LowerOf(const StatsView& tier) {
