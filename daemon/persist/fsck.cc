@@ -117,6 +117,7 @@ class Fsck {
   std::string VerifyPayload(const SlabReader& reader, const SlabEntry& entry, const SpaceSpec& spec,
                             FsckProblemKind* kind);
   void CompareRecord(SlotName name, std::span<const std::byte> entry);
+  void NoteRecordsOfNoSlab();
   void ApplyCures(Slab& slab);
   void DisbelieveCatalog();
   bool RewriteCatalog(std::string* why);
@@ -133,7 +134,8 @@ class Fsck {
   FsckReport& report_;
   std::vector<DirectoryLock> locks_;
   std::map<GroupId, SpaceGroupSpec> groups_;
-  std::map<uint32_t, Slab> slabs_;  // by index
+  std::map<uint32_t, Slab> slabs_;                   // by index
+  std::map<uint32_t, uint64_t> records_of_no_slab_;  // of the catalog, by index: not in slabs_
   std::vector<Used> used_;
   uint64_t used_bytes_ = 0;
   bool is_catalog_unreadable_ = false;  // though it could be opened
@@ -388,7 +390,11 @@ void Fsck::VerifyPayloads() {
 void Fsck::CompareRecord(SlotName name, std::span<const std::byte> entry) {
   ++report_.catalog_records;
   const auto slab = slabs_.find(name.slab);
-  const bool is_there = slab != slabs_.end() && name.slot < slab->second.hashes.size();
+  if (slab == slabs_.end()) {
+    ++records_of_no_slab_[name.slab];
+    return;
+  }
+  const bool is_there = name.slot < slab->second.hashes.size();
   const std::string where =
       "slot " + std::to_string(name.slot) + " of slab " + std::to_string(name.slab);
   uint64_t* hash = is_there ? &slab->second.hashes[name.slot] : nullptr;
@@ -400,6 +406,17 @@ void Fsck::CompareRecord(SlotName name, std::span<const std::byte> entry) {
          "the catalog's record of " + where + " is not the table's entry");
   }
   if (hash != nullptr) *hash = 0;
+}
+
+// A slab has many records: told one by one they would hide what else is wrong.
+void Fsck::NoteRecordsOfNoSlab() {
+  for (const auto& [slab, count] : records_of_no_slab_) {
+    const size_t problem = Note(FsckProblemKind::kCatalogStray,
+                                "the catalog has " + std::to_string(count) + " records of slab " +
+                                    std::to_string(slab) + ", which is not there or was not read");
+    report_.counts[static_cast<size_t>(FsckProblemKind::kCatalogStray)] += count - 1;
+    if (problem != kNotListed) report_.problems[problem].count = count;
+  }
 }
 
 void Fsck::LookAtCatalog() {
@@ -422,6 +439,7 @@ void Fsck::LookAtCatalog() {
         CompareRecord(name, entry);
         return true;
       });
+  NoteRecordsOfNoSlab();
   if (!status.ok()) {
     is_catalog_unreadable_ = true;
     report_.catalog = FsckCatalog::kDamaged;

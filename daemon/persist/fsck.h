@@ -64,6 +64,7 @@ struct FsckProblem {
   FsckProblemKind kind = FsckProblemKind::kSlabUnreadable;
   std::string what;  // a sentence that names file and slot
   bool is_repaired = false;
+  uint64_t count = 1;  // of problems that the sentence tells of
 };
 
 struct FsckSlab {

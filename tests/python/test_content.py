@@ -338,6 +338,13 @@ def test_a_pin_says_what_it_left_out(daemon, group):
     assert status == 1 and "1 key has no block here" in errors
 
 
+def test_a_pin_of_nothing_is_none(daemon, group):
+    status, output, errors = run_terrace("pin", "typo", "f" * 32, "--socket", daemon.socket)
+    assert status == 1 and "there is no pin typo" in output
+    assert "1 key has no block here" in errors
+    assert ask(daemon, "pins")["pins"] == []
+
+
 def test_pins_refuse_what_they_cannot_mean(daemon, client):
     assert "there is no pin nobody" in refused(daemon, "unpin", "nobody")
     assert "KEY" in refused(daemon, "pin", "a", status=2)

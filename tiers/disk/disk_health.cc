@@ -26,6 +26,7 @@ const char* DiskOpName(DiskOp op) {
 void DiskHealth::OnOutcome(DiskOp op, Status status, uint64_t now_us) {
   if (status.ok()) {
     failures_in_row_ = 0;
+    creates_in_row_ = 0;
     if (op == DiskOp::kCreate) makes_no_files_ = false;
     if (is_full_ && op == full_op_) is_full_ = false;
     return;
@@ -39,6 +40,7 @@ void DiskHealth::OnOutcome(DiskOp op, Status status, uint64_t now_us) {
   }
   // A hole in the arena, which its clients can make, says nothing of the disk.
   if (status.detail() == EFAULT) return;
+  creates_in_row_ = op == DiskOp::kCreate ? creates_in_row_ + 1 : 0;
   if (++failures_in_row_ < options_.failures_max) return;
   SwitchOff({.op = op, .error = status.detail(), .in_row = failures_in_row_}, now_us);
 }
@@ -50,7 +52,7 @@ void DiskHealth::SwitchOffStuck(DiskOp op, uint64_t now_us) {
 void DiskHealth::SwitchOff(const Failure& failure, uint64_t now_us) {
   if (!is_on_) return;
   is_on_ = false;
-  makes_no_files_ = failure.op == DiskOp::kCreate && failure.error != 0;
+  makes_no_files_ = failure.error != 0 && creates_in_row_ >= failure.in_row;
   failure_ = failure;
   probe_error_ = 0;
   ++off_count_;
@@ -70,6 +72,7 @@ void DiskHealth::OnProbe(Status status) {
   }
   is_on_ = true;
   failures_in_row_ = 0;
+  creates_in_row_ = 0;
 }
 
 void DiskHealth::OnCreateFailed(uint64_t now_us) {

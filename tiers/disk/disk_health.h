@@ -51,8 +51,8 @@ class DiskHealth {
   bool may_create(uint64_t now_us) const { return is_on_ && now_us >= create_after_us_; }
   void OnCreateFailed(uint64_t now_us);
   void OnCreated() { create_backoff_us_ = kCreateBackoffMinUs; }
-  // What switched the disk off last was that no file could be made, and none has been since: a
-  // probe, which makes none, says nothing of that.
+  // What switched the disk off last was that no file could be made, and that alone, and none has
+  // been since: a probe, which makes none, says nothing of that.
   bool makes_no_files() const { return makes_no_files_; }
 
   // The last request of its kind found no room. A disk that has room again is no longer full, nor
@@ -72,6 +72,7 @@ class DiskHealth {
   bool makes_no_files_ = false;
   DiskOp full_op_ = DiskOp::kCreate;
   uint32_t failures_in_row_ = 0;
+  uint32_t creates_in_row_ = 0;  // of these the latest, that were creations of files
   Failure failure_;
   int32_t probe_error_ = 0;
   uint64_t off_count_ = 0;

@@ -1,5 +1,6 @@
 #include "tools/terrace/plan/capacity_plan.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace terrace::tools {
@@ -42,6 +43,17 @@ TEST(CapacityPlan, LoadingPaysFromTheLengthWhereItIsFaster) {
   EXPECT_NEAR(static_cast<double>(*from), 9000, 1);
   EXPECT_EQ(LoadFromTokens(Plain(100), cost, 1'000'000'000, 100'000), 1u);
   EXPECT_EQ(LoadFromTokens(Plain(100), cost, 10'000, 8000), std::nullopt);
+}
+
+TEST(PrefillCost, WhatDoesNotAgreeIsSaid) {
+  const auto why = [](const std::vector<PrefillPoint>& points) {
+    return WhyPrefillsDisagree(points, PrefillCost(points));
+  };
+  EXPECT_EQ(why({{1000, 2.0}}), "");
+  EXPECT_EQ(why({{1000, 2.0}, {4000, 20.0}, {8000, 79.0}}), "");
+  EXPECT_EQ(why({{1000, 2.0}, {1000, 2.4}}), "") << "measured twice";
+  EXPECT_THAT(why({{1000, 4.0}, {8000, 2.0}}), testing::HasSubstr("1000 tokens took 4 s"));
+  EXPECT_THAT(why({{1000, 1.0}, {2000, 8.0}}), testing::HasSubstr("2000 tokens took 8 s"));
 }
 
 TEST(CapacityPlan, TiersAndPrefillsAreReadOrNamed) {

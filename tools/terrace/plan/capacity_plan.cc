@@ -2,7 +2,9 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <charconv>
+#include <cmath>
 
 #include "terrace/check.h"
 #include "tools/terrace/cli/text_table.h"
@@ -50,6 +52,19 @@ PrefillCost::PrefillCost(const std::vector<PrefillPoint>& points) {
 double PrefillCost::Seconds(uint64_t token_count) const {
   const auto n = static_cast<double>(token_count);
   return linear_s_ * n + square_s_ * n * n;
+}
+
+std::string WhyPrefillsDisagree(const std::vector<PrefillPoint>& points, const PrefillCost& cost) {
+  const auto misfit = [&cost](const PrefillPoint& point) {
+    return std::abs(cost.Seconds(point.token_count) / point.seconds - 1);
+  };
+  const auto worst = std::ranges::max_element(points, {}, misfit);
+  if (worst == points.end() || misfit(*worst) <= kMisfitMax) return "";
+  return fmt::format(
+      "the measured prefills do not agree: {} tokens took {:.4g} s, and the curve that fits all of "
+      "them best says {:.4g} s. Measure again, with prompts that find nothing cached, or give "
+      "lengths nearer to those that you plan for",
+      worst->token_count, worst->seconds, cost.Seconds(worst->token_count));
 }
 
 double BreakEvenBytesPerSecond(const ModelShape& shape, const PrefillCost& cost,

@@ -39,6 +39,11 @@ class PrefillCost {
   double square_s_ = 0;
 };
 
+// Empty, or that what was measured lies off the curve that fits all of it best by more than
+// kMisfitMax, the point where it does most, and what the curve says there.
+constexpr double kMisfitMax = 0.25;
+std::string WhyPrefillsDisagree(const std::vector<PrefillPoint>& points, const PrefillCost& cost);
+
 // Bytes a second from which loading a prefix is as fast as computing it.
 double BreakEvenBytesPerSecond(const ModelShape& shape, const PrefillCost& cost,
                                uint64_t token_count);

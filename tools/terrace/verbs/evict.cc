@@ -31,9 +31,10 @@ constexpr char kEvictDescription[] =
     "--tier blocks of the domain, or of --group, leave as far as the filters say: without --tier\n"
     "every tier of this host; with it that tier alone, and a block that has no other copy is "
     "gone.\n"
-    "What is leased, pinned, or continued by a block that stays is skipped. Asks on a terminal, "
-    "or\n"
-    "takes --yes. `terrace log` tells who evicted what.";
+    "What is leased, pinned, or continued by a block that stays is skipped; if it was named by "
+    "KEY,\n"
+    "the exit status is 1. Asks on a terminal, or takes --yes. `terrace log` tells who evicted "
+    "what.";
 
 class EvictVerb : public Verb {
  public:
@@ -118,7 +119,8 @@ class EvictVerb : public Verb {
     if (outcome != kExitOk) return outcome;
     LookAtOwed([&] { return FetchStats(*client, address_.deadline_us()); });
     Report();
-    return kExitOk;
+    // Less than was named: whoever runs this as part of a script hears of it.
+    return !key_texts_.empty() && total_.skipped_count > 0 ? kExitFailed : kExitOk;
   }
 
  private:

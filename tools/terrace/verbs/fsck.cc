@@ -75,9 +75,9 @@ std::string RenderReport(const std::string& domain, const FsckReport& report) {
     text += fmt::format("problem   {}{}\n", problem.what, problem.is_repaired ? " (repaired)" : "");
   }
   const uint64_t problems = report.problem_count();
-  if (problems > report.problems.size()) {
-    text += fmt::format("          and {} more\n", FormatCount(problems - report.problems.size()));
-  }
+  uint64_t told = 0;
+  for (const FsckProblem& problem : report.problems) told += problem.count;
+  if (problems > told) text += fmt::format("          and {} more\n", FormatCount(problems - told));
   text += problems == 0 ? "clean\n"
                         : fmt::format("{} problems, {} repaired\n", FormatCount(problems),
                                       FormatCount(report.repaired));
@@ -98,6 +98,7 @@ nlohmann::json DocumentOf(const std::string& domain, const FsckReport& report) {
   for (const FsckProblem& problem : report.problems) {
     problems.push_back({{"kind", FsckProblemName(problem.kind)},
                         {"what", problem.what},
+                        {"count", problem.count},
                         {"is_repaired", problem.is_repaired}});
   }
   nlohmann::json counts = nlohmann::json::object();

@@ -161,9 +161,20 @@ class PinVerb : public Verb {
       total.left_out_count += answer->reply.left_out_count;
       keys = keys.subspan(count);
     } while (!keys.empty());
+    if (pin.block_count == 0) return KeepNothing(link, total);
     Report(pin, total);
     // Less than was asked for: whoever runs this as part of a script hears of it.
     return total.missing_count + total.left_out_count == 0 ? kExitOk : kExitFailed;
+  }
+
+  // A name that keeps nothing would stay in `terrace pins`, and take one of the places there are.
+  ExitCode KeepNothing(AdminLink& link, const protocol::NamedPinReply& total) const {
+    protocol::NamedPinRequest request{.action = PinAction::kClear};
+    CopyName(name_, &request);
+    const auto answer = AskNamedPin(link, request, {});
+    if (!answer || answer->entries.empty()) return kExitFailed;
+    Report(answer->entries.front(), total);
+    return kExitFailed;
   }
 
   void Report(const NamedPinEntry& pin, const protocol::NamedPinReply& total) const {
@@ -173,7 +184,9 @@ class PinVerb : public Verb {
       document["left_out_count"] = total.left_out_count;
       return PrintJson(document);
     }
-    PrintText(fmt::format("pin {} keeps {}, {}\n", name_, Kept(pin), EndOf(pin)));
+    PrintText(pin.block_count == 0
+                  ? fmt::format("there is no pin {}: it would keep nothing\n", name_)
+                  : fmt::format("pin {} keeps {}, {}\n", name_, Kept(pin), EndOf(pin)));
     if (total.missing_count > 0) {
       Fail(fmt::format("{} {} no block here: `terrace show KEY` says why",
                        FormatCount(total.missing_count, "key"),

@@ -139,7 +139,9 @@ class PlanVerb : public Verb {
     for (const std::string& text : prefill_texts_) {
       if (const Error error = ParsePrefill(text, &points.emplace_back()); !error.ok()) return error;
     }
-    if (!points.empty()) cost_.emplace(points);
+    if (points.empty()) return {};
+    cost_.emplace(points);
+    if (const std::string why = WhyPrefillsDisagree(points, *cost_); !why.empty()) Fail(why);
     return {};
   }
 

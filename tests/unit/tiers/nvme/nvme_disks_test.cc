@@ -137,6 +137,18 @@ TEST_F(NvmeDisksTest, ADiskThatMakesNoFilesIsToldUntilItHasMadeOne) {
   EXPECT_TRUE(disks_->Troubles().empty());
 }
 
+TEST_F(NvmeDisksTest, AFileThatCannotBeMadeAmongOtherFailuresIsNoneThatMakesNoFiles) {
+  const Status failed(StatusCode::kIo, "the drive", EIO);
+  ASSERT_TRUE(Submit(NvmeRequestKind::kWrite, 1, 10, {.op = DiskOp::kWrite}).ok());
+  far_.Answer(failed);
+  ASSERT_TRUE(Submit(NvmeRequestKind::kSlabStep, 1, 0, {.op = DiskOp::kCreate}).ok());
+  far_.Answer(failed);
+  ASSERT_EQ(disks_->Troubles().size(), 1u);
+  EXPECT_FALSE(disks_->Troubles()[0].makes_no_files);
+  disks_->OnProbe(1, Status::Ok());
+  EXPECT_TRUE(disks_->Troubles().empty()) << "no file is wanted there, so none will be made";
+}
+
 TEST_F(NvmeDisksTest, ADiskOfWhichFilesWereRemovedIsLookedAtOnceForEach) {
   EXPECT_FALSE(disks_->TakeRemovals(0));
   near_.removed_count = 2;
