@@ -3,6 +3,7 @@
 
 Every tests/mutants/*.patch is one bug; its first line says which. The committed tree is copied to
 build/mutants/tree, patched, built, and the simulation runs until it fails or the seeds are used up.
+It is built as build/release is, so that a compiler cache has all of it but what is patched.
 What the simulation has no part in is judged by other tests: the patch's second line is then
 "judge: PROGRAM FILTER". A bug that survives fails this check; so does a patch, named or not, whose
 lines are not in the code as they are written there: nobody knows what it would plant.
@@ -22,7 +23,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WORK = ROOT / "build" / "mutants"
 TREE = WORK / "tree"
-BUILD = WORK / "build"
+BUILD = TREE / "build" / "release"
 SEEDS = int(os.environ.get("TERRACE_SIM_SEEDS", "1000"))
 BUILD_SECONDS_MAX = 1800
 RUN_SECONDS_MAX = 1800
@@ -34,7 +35,8 @@ def run(command, **options):
 
 
 def files_of(tree):
-    return {p.relative_to(tree) for p in tree.rglob("*") if p.is_file() or p.is_symlink()}
+    return {p.relative_to(tree) for p in tree.rglob("*")
+            if (p.is_file() or p.is_symlink()) and p.relative_to(tree).parts[0] != "build"}
 
 
 def fresh_tree():
@@ -82,8 +84,7 @@ def judge_of(patch):
 
 
 def build(targets):
-    configure = run(["cmake", "-S", str(TREE), "-B", str(BUILD), "-G", "Ninja",
-                     "-DCMAKE_BUILD_TYPE=Release"], timeout=BUILD_SECONDS_MAX)
+    configure = run(["cmake", "--preset", "release"], cwd=TREE, timeout=BUILD_SECONDS_MAX)
     if configure.returncode != 0:
         return configure
     return run(["cmake", "--build", str(BUILD), "--target", *targets],

@@ -1,7 +1,10 @@
 """KV events of the vLLM connector: what routers that know prompts by their tokens alone hear of an
 engine that enforces the contract of connectors, on a real daemon."""
 import contextlib
+import logging
+import os
 import random
+import subprocess
 import tempfile
 import time
 import types
@@ -10,9 +13,10 @@ import pytest
 
 import terrace
 from vllm_driver import PROMPT, drive, make_engine, random_request, run_prompt, vllm_engine
-from terrace.kv_events import Facts
+from terrace.kv_events import Facts, Relay, RelaySettings
+from terrace.kv_events.relay import Batch
 from terrace.kv_events.wire import events_in, unpack
-from conftest import LONG_S, connect
+from conftest import LONG_S, SPACE, Daemon, block_bytes, connect, die_with_parent
 from routers import LlmdIndex, Subscriber
 from test_kv_events import EventDaemon
 
@@ -193,7 +197,11 @@ def test_vllms_own_stream_has_them_where_no_endpoint_is_named(rig):
 
 @pytest.mark.parametrize("wrong, words", [
     ({"topick": "x"}, "topick"), ({"daemon": None}, "kv_events.daemon"),
-    ({"endpoint": None}, "--kv-events-config")])
+    ({"endpoint": None}, "--kv-events-config"),
+    ({"endpoint": "tcp://*"}, "endpoint is 'tcp://*': it is ipc:///path or tcp://address:port"),
+    ({"blocks_max": "many"}, "blocks_max is 'many'"), ({"media": []}, "media is []"),
+    ({"media": {"CPU": 7}}, "media is"), ({"topic": 5}, "topic is 5"),
+    ({"daemon": "tcp://*:5557"}, "daemon is 'tcp://*:5557'")])
 def test_what_is_wrong_is_said_and_the_engine_served(rig, caplog, wrong, words):
     directory, daemon = rig
     engine = make_engine(daemon, random.Random(7), kv_events={**said(directory, "a"), **wrong})
@@ -260,7 +268,8 @@ def test_extra_keys_of_a_block_are_made_once_however_long_the_prompt(monkeypatch
         generate_block_hash_extra_keys=make))
     relay = types.SimpleNamespace(use=lambda weights: None, knows=lambda name: name in (7, 8),
                                   learn=lambda batch: told.append(batch.extra_keys))
-    events = terrace.vllm.events.KvEvents(relay, types.SimpleNamespace(spec="x"), 8, [])
+    group = types.SimpleNamespace(spec="x", keys_of_digests=lambda digests: [bytes(16)])
+    events = terrace.vllm.events.KvEvents(relay, group, 8, [])
     request = types.SimpleNamespace(cache_salt="s", all_token_ids=list(range(120)))
     names, hashes = list(range(1, 16)), [bytes(8)] * 15
     for first, last in ((0, 1), (1, 4), (4, 5), (5, 6), (6, 8), (8, 15)):  # 7 and 8 are known
@@ -321,3 +330,86 @@ def test_random_requests_with_daemons_that_die_end_with_a_view_that_is_right(rig
         assert time.monotonic() < deadline, wrong
     engine.close()
     router.close()
+
+
+def announced(relay, view):
+    """Hashes that were announced and not taken back, by what has come since."""
+    for event in relay.take():
+        if event["type"] == "AllBlocksCleared":
+            view.clear()
+        elif event["type"] == "BlockStored":
+            view.update(event["block_hashes"])
+        else:
+            view.difference_update(event["block_hashes"])
+    return view
+
+
+class TwoDomains(Daemon):
+    """Of one daemon, which tells of both."""
+
+    def __init__(self, directory):
+        super().__init__(directory, f"""
+[kv_events]
+endpoint = "ipc://{directory}/events"
+replay_endpoint = "ipc://{directory}/replay"
+[[domain]]
+name = "a"
+kv_events = "on"
+socket = "{directory}/a.sock"
+[[domain]]
+name = "b"
+kv_events = "on"
+socket = "{directory}/b.sock"
+""")
+
+    def start(self):
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen([os.environ["TERRACED"], "--config", self.config],
+                                            stdout=log, stderr=log, preexec_fn=die_with_parent)
+
+    def engine(self, name):
+        """Its client, its group and its events, which it publishes itself."""
+        directory = self.config.parent
+        client = connect(types.SimpleNamespace(socket=f"{directory}/{name}.sock", log=self.log))
+        group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
+        relay = Relay(RelaySettings.of({
+            "daemon": f"ipc://{directory}/events", "daemon_replay": f"ipc://{directory}/replay",
+            "topic": f"kv@{name}@m", "book": f"{directory}/books"}), "m", logging.getLogger("test"))
+        return client, group, terrace.vllm.events.KvEvents(relay, group, 16, [])
+
+
+def test_an_engine_does_not_announce_what_another_domain_of_its_daemon_has():
+    digests, tokens = [bytes([number]) * 32 for number in range(3)], list(range(48))
+    with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
+        daemon = TwoDomains(directory)
+        stack.callback(daemon.stop)
+        engines = [daemon.engine(name) for name in "ab"]
+        views = [set(), set()]
+        hashes = set(range(1, 4))
+
+        def put(engine):
+            _, group, events = engine
+            names = events.names(digests)
+            events.relay.learn(Batch(names, sorted(hashes), (0, None), tokens, 16))
+            with group.reserve(group.keys_of_digests(digests), event_hashes=names) as lease:
+                lease.write([block_bytes(number) for number in range(3)])
+                lease.commit()
+
+        def until_announced(expected):
+            deadline = time.monotonic() + LONG_S
+            while [announced(engine[2].relay, view)
+                   for engine, view in zip(engines, views)] != expected:
+                assert time.monotonic() < deadline, views
+                time.sleep(0.02)
+
+        put(engines[1])
+        engines[0][2].relay.learn(Batch(engines[0][2].names(digests), sorted(hashes), (0, None),
+                                        tokens, 16))
+        until_announced([set(), hashes])
+        put(engines[0])
+        until_announced([hashes, hashes])
+        engines[1][1].evict(engines[1][1].keys_of_digests(digests))
+        until_announced([hashes, set()])
+        for client, _, events in engines:
+            events.close()
+            client.close()

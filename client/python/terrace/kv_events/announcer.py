@@ -22,6 +22,8 @@ _PLACE_OF_MEDIUM = {"EXTERNAL": "REDIS"}
 _TOPIC_SHIFT = len(PLACES)
 _PLACES_MASK = (1 << _TOPIC_SHIFT) - 1
 _RUN_BLOCKS_MAX = 64
+_ROUND_SHIFT = len(PLACES)  # a medium is of a place at least
+_MEDIA_MASK = (1 << _ROUND_SHIFT) - 1
 
 Hash = Union[int, bytes]
 
@@ -64,11 +66,13 @@ class Announcer:
         self._facts: OrderedDict[int, bytes] = OrderedDict()  # packed; the oldest first
         self._places: Dict[int, int] = {}  # of blocks whose facts are known: bits, and the topic
         self._strangers: OrderedDict[int, int] = OrderedDict()  # of others
-        self._told: Dict[int, int] = {}  # media bits; none is 0
+        # Media bits, none is 0, and the round in which it was told last: those that are to be told
+        # again stand in front.
+        self._told: OrderedDict[int, int] = OrderedDict()
+        self._round = 0
         self._dirty: OrderedDict[int, None] = OrderedDict()
         self._orphans: Dict[int, Dict[int, None]] = {}  # by parent that is not told: who waits
         self._untold: List[Tuple[int, Hash]] = []  # of forgotten blocks: media, still to be said
-        self._again: OrderedDict[int, None] = OrderedDict()  # to be told again
         self._weights: AbstractSet[str] = frozenset(("",))
         self._lora_ids: Mapping[Adapter, int] = {}
 
@@ -101,14 +105,13 @@ class Announcer:
     def _forget(self, name: int) -> None:
         facts = self._facts_of(name)
         if name in self._told:
-            self._untold.append((self._told.pop(name), facts.block_hash))
+            self._untold.append((self._told.pop(name) & _MEDIA_MASK, facts.block_hash))
         siblings = self._orphans.get(facts.parent_name, {})
         siblings.pop(name, None)
         if not siblings:
             self._orphans.pop(facts.parent_name, None)
         self._places.pop(name, None)
         self._dirty.pop(name, None)
-        self._again.pop(name, None)
         del self._facts[name]
 
     def use(self, weights: AbstractSet[str], lora_ids: Mapping[Adapter, int]) -> None:
@@ -118,7 +121,8 @@ class Announcer:
         self._lora_ids = lora_ids
         if weights != self._weights:
             self._weights = weights
-            self._dirty.update(dict.fromkeys(self._places))
+            for name in list(self._places):  # one by one: in one call no other thread would run
+                self._dirty[name] = None
 
     @property
     def known_count(self) -> int:
@@ -167,12 +171,21 @@ class Announcer:
     def tell_again(self) -> None:
         """Behind AllBlocksCleared, which whoever calls this says first: routers count how often a
         block was announced, and forget it when it was taken back as often."""
-        self._again = OrderedDict.fromkeys(self._told)
+        self._round += 1
+
+    def _is_again(self, name: int) -> bool:
+        """It was told, and not yet in this round."""
+        return self._told.get(name, self._round << _ROUND_SHIFT) >> _ROUND_SHIFT != self._round
+
+    @property
+    def _next_again(self) -> Optional[int]:
+        name = next(iter(self._told), None)
+        return name if name is not None and self._is_again(name) else None
 
     @property
     def has_work(self) -> bool:
         """take() has something."""
-        return bool(self._dirty or self._again or self._untold)
+        return bool(self._dirty or self._untold) or self._next_again is not None
 
     @property
     def told_count(self) -> int:
@@ -189,8 +202,8 @@ class Announcer:
             name = next(iter(self._dirty))
             del self._dirty[name]
             self._tell(name, runs)
-        while self._again and runs.count < blocks_max:
-            self._tell_once_more(next(iter(self._again)), runs)
+        while runs.count < blocks_max and (again := self._next_again) is not None:
+            self._tell_once_more(again, runs)
         return runs.events
 
     def _facts_of(self, name: int) -> Facts:
@@ -201,7 +214,7 @@ class Announcer:
 
     def _tell(self, name: int, runs: "_Runs") -> None:
         """What of the block has changed; a block that was not told behind its parent."""
-        before = self._told.get(name, 0)
+        before = self._told.get(name, 0) & _MEDIA_MASK
         after = self._media_of[self._places.get(name, 0) & _PLACES_MASK]
         if before == after == 0 or name not in self._facts:
             return
@@ -212,11 +225,11 @@ class Announcer:
         if before == 0 and facts.parent_name and facts.parent_name not in self._told:
             self._orphans.setdefault(facts.parent_name, {})[name] = None
             return
-        self._tell_once_more(name if name in self._again else facts.parent_name, runs)
+        self._tell_once_more(name if self._is_again(name) else facts.parent_name, runs)
         runs.removed(before & ~after, facts.block_hash)
         runs.stored(after & ~before, name, facts)
         if after:
-            self._told[name] = after
+            self._told[name] = after | self._round << _ROUND_SHIFT
         else:
             del self._told[name]
         if before == 0:
@@ -225,13 +238,14 @@ class Announcer:
     def _tell_once_more(self, name: int, runs: "_Runs") -> None:
         """A block that is to be told again, behind those before it that are, too."""
         chain = []
-        while name in self._again:
-            del self._again[name]
+        while self._is_again(name):
+            self._told[name] = self._told[name] & _MEDIA_MASK | self._round << _ROUND_SHIFT
+            self._told.move_to_end(name)
             facts = self._facts_of(name)
             chain.append((name, facts))
             name = facts.parent_name
         for name, facts in reversed(chain):
-            runs.stored(self._told[name], name, facts)
+            runs.stored(self._told[name] & _MEDIA_MASK, name, facts)
 
 
 class _Runs:

@@ -44,22 +44,36 @@ class Feed:
         self._changes: List[Change] = []
         self.is_heard = False  # it has answered, and is not lost
         self.messages, self.gaps = 0, 0
-        self._events = context.socket(zmq.SUB)
-        self._asker = context.socket(zmq.DEALER)
-        for socket in (self._events, self._asker):
-            socket.setsockopt(zmq.LINGER, 0)
-            socket.setsockopt(zmq.MAXMSGSIZE, _MESSAGE_BYTES_MAX)
-            socket.setsockopt(zmq.RECONNECT_IVL, 100)
-            socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+        self._context, self._replay_endpoint = context, replay_endpoint
+        self._events = self._socket(zmq.SUB)
         self._events.setsockopt(zmq.SUBSCRIBE, b"")
+        self._events.connect(endpoint)
+        self.askers = 0
+        self._open_asker()
+
+    def _socket(self, kind: int) -> Any:
+        socket = self._context.socket(kind)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.MAXMSGSIZE, _MESSAGE_BYTES_MAX)
+        socket.setsockopt(zmq.RECONNECT_IVL, 100)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+        return socket
+
+    def _open_asker(self) -> None:
+        self._asker = self._socket(zmq.DEALER)
         self._asker.setsockopt(zmq.IMMEDIATE, 1)  # nothing is asked of a daemon that is not there
         self._monitor = self._asker.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        self._events.connect(endpoint)
-        self._asker.connect(replay_endpoint)
+        self._asker.connect(self._replay_endpoint)
+        self.askers += 1
+
+    def _close_asker(self) -> None:
+        self._asker.disable_monitor()
+        for socket in (self._asker, self._monitor):
+            socket.close(0)
 
     @property
     def sockets(self) -> Tuple[Any, ...]:
-        """Whoever waits for something to happen polls them."""
+        """Whoever waits for something to happen polls them; others when `askers` has grown."""
         return self._events, self._asker, self._monitor
 
     def turn(self) -> List[Change]:
@@ -73,9 +87,8 @@ class Feed:
 
     def close(self) -> None:
         """Its sockets."""
-        self._asker.disable_monitor()
-        for socket in (self._events, self._asker, self._monitor):
-            socket.close(0)
+        self._close_asker()
+        self._events.close(0)
 
     # ---- what comes ----
 
@@ -91,6 +104,11 @@ class Feed:
 
     def _lose(self) -> None:
         """Nobody knows what is there any more."""
+        if self._asked_at is not None:
+            # An answer does not say to which question: what is still to come of this one goes to
+            # nobody, and the next is asked by somebody else.
+            self._close_asker()
+            self._open_asker()
         if self.is_heard:
             self._changes.append(Change("cleared", None))
         self.is_heard = False
@@ -124,7 +142,7 @@ class Feed:
                 return
             parts = self._asker.recv_multipart()
             if len(parts) != 4 or self._asked_at is None:
-                continue  # of a question that was given up
+                continue  # nobody has asked
             self._asked_at = self._clock()
             _, topic, number, payload = parts
             if number == END_OF_REPLAY:

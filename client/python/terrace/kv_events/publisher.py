@@ -15,7 +15,8 @@ import zmq
 from .peers import PeerGuard
 from .wire import CLEARED, END_OF_REPLAY, Event, batch
 
-_TELL_AGAIN_EVERY_S = 5.0
+_TELL_AGAIN_EVERY_S, _TELL_AGAIN_EVERY_S_MAX = 5.0, 60.0
+_STALLED_MS_MIN, _STALLED_MS_MAX = 2, 20
 _REQUEST_BYTES_MAX = 4096
 _REQUESTS_A_TURN = 64
 _ANSWERS_A_TURN = 256
@@ -47,8 +48,11 @@ class Publisher:
         # Numbers of another start are never taken for the next ones.
         self._next = int(time.time() * 1e6)
         self._answers: Dict[bytes, _Answer] = {}
-        self._wants_all = False
+        self._wanted_at: Optional[float] = None  # that all is told again
         self._told_again_at = -_TELL_AGAIN_EVERY_S
+        self._pause_s = _TELL_AGAIN_EVERY_S  # until all is told again once more
+        self._has_sent = False  # of answers, in the latest turn
+        self._stalled_ms = _STALLED_MS_MIN
         self.messages, self.replays, self.replays_refused = 0, 0, 0
         self._events = context.socket(zmq.XPUB)
         self._events.setsockopt(zmq.XPUB_VERBOSE, 1)  # each that comes is heard of
@@ -82,9 +86,12 @@ class Publisher:
         return self._guard.ended_count
 
     @property
-    def has_work(self) -> bool:
-        """Answers are under way."""
-        return bool(self._answers)
+    def wait_ms(self) -> Optional[int]:
+        """How soon a turn is wanted, whatever the sockets say: 0 while answers go, later while
+        nobody reads them; None: there are none."""
+        if not self._answers:
+            return None
+        return 0 if self._has_sent else self._stalled_ms
 
     def send(self, events: Sequence[Event]) -> None:
         """A message with the next number."""
@@ -105,14 +112,26 @@ class Publisher:
                 break
             asked = self._events.recv()
             if asked[:1] == b"\x01" and self._topic.startswith(asked[1:]):
-                self._wants_all = True
+                self._want_all()
         if self._replay is not None:
             self._take_requests()
             self._send_answers()
+        return self._is_time_to_tell_all()
+
+    def _want_all(self) -> None:
+        if self._wanted_at is None:
+            self._wanted_at = self._clock()
+
+    def _is_time_to_tell_all(self) -> bool:
+        """Where some come again and again, each pause is twice the last one, until nobody comes
+        within one: as the daemon's own events have it."""
         now = self._clock()
-        if not self._wants_all or now < self._told_again_at + _TELL_AGAIN_EVERY_S:
+        ends_at = self._told_again_at + self._pause_s
+        if self._wanted_at is None or now < ends_at:
             return False
-        self._wants_all, self._told_again_at = False, now
+        self._pause_s = (min(2 * self._pause_s, _TELL_AGAIN_EVERY_S_MAX)
+                         if self._wanted_at < ends_at else _TELL_AGAIN_EVERY_S)
+        self._wanted_at, self._told_again_at = None, now
         return True
 
     def close(self) -> None:
@@ -143,6 +162,7 @@ class Publisher:
             self._answers[parts[0]] = _Answer(int.from_bytes(parts[-1], "big"), self._clock())
 
     def _send_answers(self) -> None:
+        self._has_sent = False
         for peer, answer in list(self._answers.items()):
             for _ in range(_ANSWERS_A_TURN):
                 is_last = answer.number >= self._next
@@ -156,9 +176,12 @@ class Publisher:
                     del self._answers[peer]
                     break
                 answer.waits_since = self._clock()
+                self._has_sent = True
                 if is_last:
                     del self._answers[peer]
                     break
+        self._stalled_ms = (_STALLED_MS_MIN if self._has_sent
+                            else min(2 * self._stalled_ms, _STALLED_MS_MAX))
 
     def _send_next(self, peer: bytes, answer: _Answer) -> None:
         """A message that is kept, or the end. Where some of what was asked for is not kept any more
@@ -175,7 +198,7 @@ class Publisher:
                      self._kept[answer.number - self._first_kept]]
         self._replay.send_multipart([peer, b"", *parts], zmq.NOBLOCK)
         if not begun:
-            self._wants_all = True
+            self._want_all()
             answer.number = self._first_kept
         else:
             answer.number += 1

@@ -19,6 +19,7 @@ from typing import (AbstractSet, Any, Deque, Dict, Iterable, List, Mapping, Name
 
 import zmq
 
+from .. import parameters
 from .announcer import Adapter, Announcer, Facts, Hash
 from .book import Book
 from .feed import Feed
@@ -61,25 +62,75 @@ class RelaySettings:
     @classmethod
     def of(cls, said: Mapping[str, Any], *, rank: int = 0) -> "RelaySettings":
         """Of an engine's configuration. Raises ValueError, which names what is wrong."""
-        known = {field.name for field in dataclasses.fields(cls)} - {"rank"}
-        wrong = sorted(set(said) - known)
+        if not isinstance(said, Mapping):
+            raise ValueError(f"kv_events is {said!r:.80}: it has names and values, as JSON's "
+                             "objects do")
+        wrong = sorted(set(map(str, said)) - set(_KNOWN))
         if wrong:
-            raise ValueError(f"kv_events has no {wrong[0]!r}: there are {', '.join(sorted(known))}")
+            raise ValueError(f"kv_events has no {wrong[0]!r}: there are "
+                             f"{', '.join(sorted(_KNOWN))}")
         for name in ("daemon", "daemon_replay"):
             if not said.get(name):
                 raise ValueError(f"kv_events.{name} is not set: name the daemon's "
                                  f"kv_events.{'replay_' if 'replay' in name else ''}endpoint")
-        media = dict(MEDIA, **said.get("media", {}))
-        if set(media) != set(MEDIA):
-            raise ValueError(f"kv_events.media names {sorted(media)}: there are {sorted(MEDIA)}")
-        named = dict(said, media=media, rank=rank,
-                     blocks_max=int(said.get("blocks_max", cls.blocks_max)))
-        if named["blocks_max"] < 1:
-            raise ValueError(f"kv_events.blocks_max is {named['blocks_max']}: one block at least")
-        for name in ("endpoint", "replay_endpoint"):
-            if said.get(name):
-                named[name] = at_rank(str(said[name]), rank)
-        return cls(**named)
+        ranked = {name: at_rank(said[name], rank) for name in ("endpoint", "replay_endpoint")
+                  if isinstance(said.get(name), str) and said[name]}
+        return cls(rank=rank, **parameters.read(dict(said, **ranked), _KNOWN, where="kv_events",
+                                                logger=logging.getLogger("terrace")))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("no text")
+    value.encode()
+    return value
+
+
+def _endpoint(value: Any, is_bound: bool) -> str:
+    kind, _, place = _text(value).partition("://")
+    host, _, port = place.rpartition(":")
+    is_any = host == "*" or port == "*"
+    is_tcp = kind == "tcp" and host != "" and (
+        port == "*" or port.isdecimal() and int(port) <= _PORT_MAX)
+    if not (kind == "ipc" and place) and not (is_tcp and (is_bound or not is_any)):
+        raise ValueError("no endpoint")
+    return value
+
+
+def _media(value: Any) -> Mapping[str, str]:
+    if not isinstance(value, Mapping):
+        raise TypeError("no names and values")
+    media = dict(MEDIA, **{_text(name): _text(medium) for name, medium in value.items()})
+    if set(media) != set(MEDIA):
+        raise ValueError("no tier")
+    return media
+
+
+def _blocks(value: Any) -> int:
+    if parameters.count(value) < 1:
+        raise ValueError("no block")
+    return parameters.count(value)
+
+
+_PORT_MAX = 65535
+_THERE = "ipc:///path or tcp://host:port, as the daemon's configuration has it, with an address"
+_HERE = "ipc:///path or tcp://address:port (* for any address), a port to 65535"
+_KNOWN = {
+    "daemon": parameters.Parameter("daemon", lambda value: _endpoint(value, False), _THERE),
+    "daemon_replay": parameters.Parameter(
+        "daemon_replay", lambda value: _endpoint(value, False), _THERE),
+    "endpoint": parameters.Parameter(
+        "endpoint", lambda value: _endpoint(value, True) if value else None, _HERE),
+    "replay_endpoint": parameters.Parameter(
+        "replay_endpoint", lambda value: _endpoint(value, True) if value else None, _HERE),
+    "topic": parameters.Parameter("topic", _text, "a text"),
+    "book": parameters.Parameter(
+        "book", lambda value: parameters.path(value) if value else None, "a directory"),
+    "media": parameters.Parameter(
+        "media", _media, f"of each tier what routers call it, empty: they are not told; there are "
+                         f"{', '.join(MEDIA)}"),
+    "blocks_max": parameters.Parameter("blocks_max", _blocks, "a number of blocks, one at least"),
+}
 
 
 def at_rank(endpoint: str, rank: int) -> str:
@@ -214,8 +265,8 @@ class Relay:
                 except zmq.ZMQError as error:
                     pause_s = _PAUSE_S if time.monotonic() > began + 60 else min(
                         2 * pause_s, _PAUSE_S_MAX)
-                    self._logger.warning("terrace: kv events try again in %.1f s: %s", pause_s,
-                                         error)
+                    self._logger.warning("terrace: kv events try again in %.1f s: %s (%s)", pause_s,
+                                         error, self._endpoints)
                     self._is_ending.wait(pause_s)
         except Exception as error:  # pylint: disable=broad-except
             self._logger.warning("terrace: kv events have ended, and blocks are served on: %s: %s",
@@ -228,6 +279,12 @@ class Relay:
                     self._book.close()
                 except OSError as error:
                     self._end_book("kept", error)
+
+    @property
+    def _endpoints(self) -> str:
+        said = {name: getattr(self._settings, name)
+                for name in ("daemon", "daemon_replay", "endpoint", "replay_endpoint")}
+        return ", ".join(f"{name} {value}" for name, value in said.items() if value)
 
     def _load_book(self) -> None:
         """Waits while this engine's last process still has it."""
@@ -284,19 +341,22 @@ class Relay:
             self._announcer.clear()
             if publisher is not None:  # it has taken back all that was told
                 self._announcer.tell_again()
-            poller = zmq.Poller()
-            for each in (*feed.sockets, *(publisher.sockets if publisher else ())):
-                poller.register(each, zmq.POLLIN)
+            poller, askers = zmq.Poller(), 0
             while not self._is_ending.is_set():
-                poller.poll(0 if self._turn(feed, publisher) else _POLL_MS)
+                wait_ms = self._turn(feed, publisher)
+                if askers != feed.askers:
+                    poller, askers = zmq.Poller(), feed.askers
+                    for each in (*feed.sockets, *(publisher.sockets if publisher else ())):
+                        poller.register(each, zmq.POLLIN)
+                poller.poll(wait_ms)
         finally:
             for owner in (feed, publisher):
                 if owner is not None:
                     owner.close()
             context.destroy(0)
 
-    def _turn(self, feed: Feed, publisher: Optional[Publisher]) -> bool:
-        """Whether there is more to do."""
+    def _turn(self, feed: Feed, publisher: Optional[Publisher]) -> int:
+        """Milliseconds until the next turn, unless something comes; 0: there is more to do."""
         self._take_facts()
         weights = self._weights  # before the numbers, which are there by then
         self._announcer.use(weights, self._lora_ids)
@@ -315,7 +375,7 @@ class Relay:
         if publisher is not None:
             self.counters["peers_ended"] = publisher.peers_ended
         if publisher is None:
-            return self._hand_over()
+            return 0 if self._hand_over() else _POLL_MS
         # In one message: so nobody's view is empty for a moment.
         events = self._announcer.take(_AGAIN_BLOCKS if begun_anew else _TURN_BLOCKS)
         if begun_anew:
@@ -323,7 +383,9 @@ class Relay:
         if events:
             publisher.send(events)
             self.counters["events"] += len(events)
-        return self._announcer.has_work or publisher.has_work
+        if self._announcer.has_work:
+            return 0
+        return _POLL_MS if publisher.wait_ms is None else min(publisher.wait_ms, _POLL_MS)
 
     def _hand_over(self) -> bool:
         """No more than somebody takes."""

@@ -15,12 +15,15 @@ _KEYED = ("lora_request", "mm_features", "cache_salt")
 
 class KvEvents:
     """Of one scheduler. The names by which the daemon's events know blocks are made of the same
-    digests as keys, so that another adapter's weights, another epoch or layout have others."""
+    digests as keys, so that another adapter's weights, another epoch or layout have others, and so
+    has another domain, whose blocks this engine does not find: the daemon's events tell of all
+    domains. Raises Gone while there is no connection: a key is of the domain's secret."""
 
     def __init__(self, relay: Relay, group: Group, block_tokens: int, kv_cache_groups: Sequence[Any]
                  ):
         self.relay = relay
-        self._salt = hashlib.sha256(repr(group.spec).encode()).digest()
+        of_domain = bytes(group.keys_of_digests([bytes(16)])[0])
+        self._salt = hashlib.sha256(repr(group.spec).encode() + of_domain).digest()
         self._block_tokens = block_tokens
         self._group_idx, self._kind = _main_of(kv_cache_groups)
         self._hash_of = _external_hashes()
@@ -97,6 +100,9 @@ def events_of(said: Mapping[str, Any], config: Any, group: Group, block_tokens: 
     if settings.endpoint is None and not getattr(own, "enable_kv_cache_events", False):
         raise ValueError("kv_events has no endpoint, and vLLM publishes no events itself: name an "
                          "endpoint, or give vLLM a --kv-events-config")
+    if settings.endpoint is None and settings.replay_endpoint is not None:
+        raise ValueError(f"kv_events.replay_endpoint is {settings.replay_endpoint}, and there is "
+                         "no endpoint: name one, or leave both to vLLM's --kv-events-config")
     model = config.model_config
     name = str(getattr(model, "served_model_name", None) or model.model)
     return KvEvents(Relay(settings, name, logger), group, block_tokens, kv_cache_groups)
