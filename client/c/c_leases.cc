@@ -208,6 +208,7 @@ terrace_status terrace_write_lease_write_blocks(terrace_write_lease* lease, uint
   return Guarded([&] {
     const std::span<const uint64_t> part_bytes = live->part_bytes(member);
     if (part_bytes.empty()) return terrace_status{TERRACE_INVALID};
+    Status not_encoded;
     for (uint32_t key = 0; key < key_count; ++key) {
       if (!live->is_reserved(first_key + key)) continue;
       for (uint32_t part = 0; part < part_bytes.size(); ++part) {
@@ -216,10 +217,14 @@ terrace_status terrace_write_lease_write_blocks(terrace_write_lease* lease, uint
         if (bytes == nullptr) return terrace_status{TERRACE_INVALID};
         const Status status =
             live->WritePart(first_key + key, member, part, {bytes, part_bytes[part]});
+        if (status.code() == StatusCode::kUnsupported) {  // of what is in it: others may be fine
+          not_encoded = status;
+          break;
+        }
         if (!status.ok()) return ToC(status);
       }
     }
-    return terrace_status{TERRACE_OK};
+    return ToC(not_encoded);
   });
 }
 

@@ -1,13 +1,13 @@
 #include "client/core/calls.h"
 
 #include <new>
+#include <string>
 
 #include "client/core/commit.h"
 
 namespace terrace::client {
 namespace {
 
-constexpr Status kTooMany(StatusCode::kBusy, "pending_requests_max requests are pending");
 constexpr Status kCopyUnderWay(StatusCode::kBusy,
                                "a copy of this lease is under way: its end must be seen first");
 
@@ -71,7 +71,7 @@ Status Calls::Submit(CallSpec spec, AsyncSpec async) {
 
 Result<Request*> Calls::Prepare(CallSpec* spec) {
   Request* const request = requests_.table().Take();
-  if (request == nullptr) return kTooMany;
+  if (request == nullptr) return RefuseForOthers();
   request->connection = spec->connection;
   request->deadline_us = spec->deadline_us;
   request->asked = spec->asked;
@@ -96,6 +96,20 @@ Result<Request*> Calls::Prepare(CallSpec* spec) {
     throw;
   }
   return request;
+}
+
+// Counted, so that each sentence is another: the last one may have been told to somebody.
+Status Calls::RefuseForOthers() {
+  const uint64_t count = refused_count_.fetch_add(1, std::memory_order_relaxed) + 1;
+  try {
+    connection_.SetError("pending_requests_max of the client is " +
+                         std::to_string(requests_.table().requests_max()) +
+                         ", and so many are pending: wait for some of them, or raise it (" +
+                         std::to_string(count) + " refused so far)");
+  } catch (const std::bad_alloc&) {
+    connection_.SetError("pending_requests_max of the client are pending");
+  }
+  return Status(StatusCode::kBusy, "pending_requests_max requests are pending");
 }
 
 void Calls::AnswerBypassed(Request& request) {

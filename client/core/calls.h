@@ -4,6 +4,7 @@
 // THREADING: any thread. Every call ends by its deadline.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -89,6 +90,8 @@ class Calls {
  private:
   // kBusy as Call's. A Commit that releases its lease closes it.
   Result<Request*> Prepare(CallSpec* spec);
+  // pending_requests_max are pending; says so.
+  Status RefuseForOthers();
   void AnswerBypassed(Request& request);
   // Gives up a request that could not be sent. False if it has ended already.
   bool Withdraw(Request& request, uint64_t id);
@@ -99,6 +102,7 @@ class Calls {
   Reader& reader_;
   PendingRequests& requests_;
   Bypass& bypass_;
+  std::atomic<uint64_t> refused_count_{0};  // because of others that were pending
 };
 
 }  // namespace terrace::client

@@ -103,6 +103,7 @@ class RequestTable {
   bool IsAbandoned(const Request& request);
   void Free(Request& request);
 
+  uint32_t requests_max() const { return request_count_; }
   uint32_t async_count() const { return async_count_.load(); }
 
  private:

@@ -442,7 +442,9 @@ TERRACE_API terrace_status terrace_write_lease_write_part(terrace_write_lease* l
                                                           uint32_t part_index, const void* from,
                                                           size_t from_bytes);
 /* Writes whole blocks of one member: part p of key first_key + k from from[k * part_count + p].
- * Keys that were not reserved are passed over; the first part that write_part refuses ends it. */
+ * Keys that were not reserved are passed over. A part that the Space's codec does not encode costs
+ * its block: the others are written, and TERRACE_UNSUPPORTED is answered then. Any other error of
+ * write_part ends it. */
 TERRACE_API terrace_status terrace_write_lease_write_blocks(terrace_write_lease* lease,
                                                             uint32_t member, uint32_t first_key,
                                                             uint32_t key_count,

@@ -87,6 +87,27 @@ void TryBytes(const std::string& text) {
   Require(again.ok() && *again == *read, "a size does not come back");
 }
 
+// What an operator asks to be changed, a line each: what is not said so is kept as it was said, for
+// the sentence that refuses it.
+void TryChanges(const std::string& text) {
+  const std::vector<ConfigChange> changes = ConfigChangesOf(text);
+  Require(!changes.empty() && changes.size() <= kConfigChangesMax + 1, "changes without a bound");
+  const auto is_trimmed = [](std::string_view part) {
+    constexpr std::string_view kBlanks = " \t\r\n";
+    return part.empty() || (kBlanks.find(part.front()) == kBlanks.npos &&
+                            kBlanks.find(part.back()) == kBlanks.npos);
+  };
+  size_t at = 0;
+  for (const ConfigChange& change : changes) {
+    Require(text.compare(at, change.text.size(), change.text) == 0, "another line than was said");
+    at += change.text.size() + 1;
+    Require(change.key.find('=') == change.key.npos, "a key with a value in it");
+    Require(is_trimmed(change.key) && is_trimmed(change.value.value_or("")), "blanks are no key");
+    Require(change.value.has_value() == (change.text.find('=') != change.text.npos),
+            "a value that nobody gave, or one that was lost");
+  }
+}
+
 Seed TextSeed(const std::string& name, std::string_view text, uint8_t kind = 0) {
   return {name, ChoiceWriter().Byte(kind).Append(text).Take()};
 }
@@ -134,6 +155,22 @@ constexpr std::string_view kRefused[] = {
     "[redis]\nendpoints = [\"r:1\"]\ntls = \"on\"\ntls_key_file = \"/k\"\n",
     "[redis]\nendpoints = [\"r:1\", \"r:2\"]\n",
     "[redis]\nendpoints = [\"r:1\"]\nprefix = \"{\"\n",
+    "[[domain]]\nname = \"a\"\nsocket = \"/s\"\nsocket_mode = \"0999\"\n",
+    "[[domain]]\nname = \"a\"\nsocket = \"/s\"\nnvme_max_bytes = \"1GiB\"\n",
+    "[[domain]]\nname = \"a\"\nsocket = \"/s\"\nredis_max_bytes = \"1GiB\"\n",
+    "[nvme]\npaths = [\"/x\"]\ncapacity_bytes = \"4GiB\"\n[[domain]]\nname = \"a\"\n"
+    "socket = \"/s\"\nnvme_guaranteed_bytes = \"2GiB\"\nnvme_max_bytes = \"1GiB\"\n",
+    "[nvme]\npaths = [\"/x\"]\ncapacity_bytes = \"1TiB\"\nslab_bytes = \"64MiB\"\n",
+    "[nvme]\npaths = [\"/x\"]\ncapacity_bytes = \"1023TiB\"\nslab_bytes = \"64GiB\"\n",
+    "[kv_events]\nendpoint = \"ipc:///s\"\n[[domain]]\nname = \"a\"\nsocket = \"/s\"\n",
+    "[kv_events]\nendpoint = \"ipc:///s.bypass\"\n[[domain]]\nname = \"a\"\nsocket = \"/s\"\n",
+    "[daemon]\nkeeper_socket = \"/k\"\n[kv_events]\nendpoint = \"ipc:///k\"\n",
+    "[kv_events]\nendpoint = \"ipc:///e\"\nreplay_endpoint = \"ipc:///e\"\n",
+    "[redis]\nendpoints = [\"r:1\"]\n[[domain]]\nname = \"a\"\nsocket = \"/s\"\n"
+    "redis_guaranteed_bytes = \"1GiB\"\n",
+    "[redis]\nendpoints = [\"r:1\"]\ncapacity_bytes = \"1GiB\"\n[[domain]]\nname = \"a\"\n"
+    "socket = \"/s\"\nredis_guaranteed_bytes = \"600MiB\"\n[[domain]]\nname = \"b\"\n"
+    "socket = \"/t\"\nredis_guaranteed_bytes = \"600MiB\"\n",
 };
 
 std::vector<Seed> Seeds() {
@@ -170,7 +207,9 @@ std::vector<Seed> Seeds() {
       TextSeed("wrong_type", "[nvme]\npaths = [1979-05-27T07:32:00Z, {a = 1.5e3}, 0x10]\n"),
       TextSeed("size", "8GiB", 1),
       TextSeed("size_spaced", "512 MiB", 1),
-      TextSeed("size_plain", "4096", 1)};
+      TextSeed("size_plain", "4096", 1),
+      TextSeed("changes", "daemon.log_level = debug\n domain.a.allow_uids=[1, 2]\r\nnothing\n=", 2),
+      TextSeed("changes_many", std::string(kConfigChangesMax + 3, '\n'), 2)};
   seeds.insert(seeds.end(), others.begin(), others.end());
   return seeds;
 }
@@ -178,10 +217,12 @@ std::vector<Seed> Seeds() {
 bool Run(std::span<const std::byte> input) {
   if (input.size() > kTextBytesMax) return false;
   Choices choices(input);
-  const bool is_size = choices.Byte() % 8 == 1;
+  const uint8_t kind = choices.Byte() % 8;
   const std::string text(TextOf(choices.Rest()));
-  if (is_size) {
+  if (kind == 1) {
     TryBytes(text);
+  } else if (kind == 2) {
+    TryChanges(text);
   } else {
     TryText(text);
   }

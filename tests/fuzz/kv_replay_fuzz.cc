@@ -61,7 +61,7 @@ class World {
 
   void Step(Choices& choices) {
     const uint32_t peer = choices.Below(kPeers);
-    switch (choices.Below(8)) {
+    switch (choices.Below(10)) {
       case 0:
         return Ask(peer, choices);
       case 1:
@@ -81,6 +81,12 @@ class World {
       case 7:
         replay_.DropPeers();
         return ExpectAnything();
+      case 8:
+        return replay_.ForgetTopic(TopicOf(choices));
+      case 9:  // a publisher that ends in the midst of it
+        replay_.BeginWhole();
+        KeepOne("a", kCleared);
+        return replay_.AbandonWhole();
     }
   }
 
@@ -150,8 +156,12 @@ class World {
     ++asked_;
   }
 
+  static std::string TopicOf(Choices& choices) {
+    return std::string(1, static_cast<char>('a' + choices.Below(3)));
+  }
+
   void Keep(Choices& choices) {
-    const std::string topic(1, static_cast<char>('a' + choices.Below(3)));
+    const std::string topic = TopicOf(choices);
     const std::string payload(TextOf(choices.Take(choices.Below(9))));
     KeepOne(topic, payload);
   }
@@ -244,10 +254,11 @@ class World {
   uint64_t right_ = 0;  // of those that were asked, sent or not: as a router asks
 };
 
-constexpr uint8_t kAsk = 0, kKeep = 1, kReceive = 2, kSend = 3, kRead = 4, kGo = 6;
+constexpr uint8_t kAsk = 0, kKeep = 1, kReceive = 2, kSend = 3, kRead = 4, kGo = 6, kForget = 8,
+                  kAbandon = 9;
 
 std::vector<Seed> Seeds() {
-  ChoiceWriter plain, lost, malformed;
+  ChoiceWriter plain, lost, malformed, forgotten;
   const auto keep = [](ChoiceWriter* writer, uint8_t count) {
     for (uint8_t i = 0; i < count; ++i) {
       writer->Byte(0).Byte(kKeep).Byte(i).Byte(2).Byte('p').Byte(i);
@@ -264,7 +275,23 @@ std::vector<Seed> Seeds() {
   malformed.Byte(0).Byte(kAsk).Byte(5);
   malformed.Byte(0).Byte(0).Byte(8).Append("12345678").Byte(1).Byte('x').Byte(0);
   malformed.Byte(0).Byte(kAsk).Byte(2).Byte(0).Byte(7).Append("1234567");
-  return {{"asked", plain.Take()}, {"lost", lost.Take()}, {"malformed", malformed.Take()}};
+  keep(&forgotten, 3);
+  for (uint8_t topic = 0; topic < 3; ++topic) forgotten.Byte(0).Byte(kForget).Byte(topic);
+  keep(&forgotten, 1);
+  // More than is kept: of the topics that were forgotten nothing is left.
+  for (uint8_t i = 0; i < 9; ++i) {
+    forgotten.Byte(0).Byte(kKeep).Byte(0).Byte(1).Byte(i).Byte(0).Byte(kAbandon);
+  }
+  for (uint8_t topic = 0; topic < 3; ++topic) forgotten.Byte(0).Byte(kForget).Byte(topic);
+  // More than a peer may have waiting.
+  for (uint8_t i = 0; i < 2 * kRequestsPerPeerMax; ++i) {
+    forgotten.Byte(1).Byte(kAsk).Byte(0).Byte(1);
+  }
+  forgotten.Byte(0).Byte(kReceive).Byte(0).Byte(kSend);
+  return {{"asked", plain.Take()},
+          {"lost", lost.Take()},
+          {"malformed", malformed.Take()},
+          {"forgotten", forgotten.Take()}};
 }
 
 bool Run(std::span<const std::byte> input) {

@@ -1,5 +1,6 @@
 """The asyncio face against a real daemon."""
 import asyncio
+import contextlib
 import gc
 import os
 import select
@@ -256,6 +257,25 @@ def test_what_is_on_its_way_is_answered_though_the_client_was_closed(daemon):
     asyncio.run(main())
 
 
+def refused_for_others(daemon, client):
+    """What two calls that wait are told while as many as there may be are pending."""
+    deadline = time.monotonic() + LONG_S
+    group = None
+    while group is None:  # what was given up before is pending until it is answered
+        assert time.monotonic() < deadline
+        with contextlib.suppress(terrace.Busy):
+            group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
+    keys = group.hash(list(range(16)))
+    daemon.process.send_signal(signal.SIGSTOP)
+    told = []
+    for _ in range(4):  # the first two are given up, and pending until they are answered
+        with pytest.raises(terrace.Busy) as refused:
+            group.match(keys, 0.05)
+        told.append(str(refused.value))
+    daemon.process.send_signal(signal.SIGCONT)
+    return told[2:]
+
+
 def test_what_is_everyday_says_what_it_is(daemon):
     async def main(client):
         group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
@@ -271,6 +291,8 @@ def test_what_is_everyday_says_what_it_is(daemon):
         late, _, many = asyncio.run(main(client))
         assert "no answer by the deadline" in late
         assert "pending_requests_max of the client is 2" in many
+        for sentence in refused_for_others(daemon, client):
+            assert "pending_requests_max of the client is 2, and so many are pending" in sentence
         daemon.kill()
         for _ in range(2):
             with pytest.raises(terrace.Unavailable) as gone:

@@ -184,9 +184,18 @@ def test_pages_of_a_lossy_space_are_encoded_and_decoded(client, device):
         engine.layers[1][4] = 0x7E00  # NaNs
         with group.reserve(group.hash(range(7, TOKENS + 7))) as refused, \
                 cache.store(refused, [4], kv_written=terrace.HOST) as copy:
-            with pytest.raises(terrace.Unsupported):
+            with pytest.raises(terrace.Unsupported, match="a page has a NaN"):
                 copy.wait(LONG_S)
             assert refused.commit() == 0
+        parts = numpy.ones(sum(space.engine_part_bytes) * 3 // 2, numpy.float16)
+        parts[len(parts) // 2] = numpy.nan  # in the second of three blocks
+        with group.reserve(group.hash(range(9, 3 * TOKENS + 9))) as refused:
+            with pytest.raises(terrace.Unsupported, match="is not written, the others are"):
+                refused.write(parts)
+            refused.commit()
+            assert [refused.key(index).status for index in range(3)] == ["ok"] * 3
+        found = group.query(group.hash(range(9, 3 * TOKENS + 9)))
+        assert [block.state == "sealed" for block in found] == [True, False, True]
     with terrace.PagedCache(device, space, other.layers, axes="PBTHD") as cache, \
             group.acquire(keys) as lease:
         lease.wait_ready()

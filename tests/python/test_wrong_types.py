@@ -100,3 +100,41 @@ def test_the_package_says_its_version():
     assert f"project(terrace VERSION {terrace.__version__} " in said
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         terrace.nothing  # pylint: disable=pointless-statement,no-member
+
+
+def test_what_is_no_key_member_or_device_is_named(client, group, daemon):
+    keys = group.hash(range(16))
+    for call in (lambda: group.hash(range(16), "x"), lambda: group.match(keys, parent=5)):
+        with pytest.raises(TypeError, match="parent: a (str|int) was given, .* pass a key"):
+            call()
+    lease = group.reserve(keys)
+    for wrong in (None, "x"):
+        with pytest.raises(terrace.Invalid, match=f"member is {wrong!r}: pass an integer"):
+            lease.slot(0, wrong)
+    lease.abort()
+    for call in (lambda: terrace.Client(daemon.socket, device=5), lambda: client.pin_arena(5)):
+        with pytest.raises(TypeError, match="device: a int was given, 5: pass a terrace.Device"):
+            call()
+    with pytest.raises(TypeError, match="socket_path: a int was given, 5: pass a path"):
+        terrace.Client(5)
+    with pytest.raises(TypeError, match="codec: a int was given"):
+        SPACE.encoded(5)
+    with pytest.raises(TypeError, match="backend: a int was given"):
+        terrace.Device(backend=5)
+    with pytest.raises(terrace.Invalid, match="backend is .* zero character"):
+        terrace.Device(backend="host\0bogus")
+
+
+def test_requests_on_a_closed_client_leave_nothing_behind(daemon, recwarn):
+    closed = terrace.Client(daemon.socket)
+    closed.wait_connected()
+    group = closed.open(terrace.SpaceGroup("tiny", [SPACE]))
+    closed.close()
+
+    async def ask():
+        with pytest.raises(terrace.Gone):
+            aio.Requests(group)
+
+    asyncio.run(ask())
+    gc.collect()
+    assert not [str(each.message) for each in recwarn if "Requests" in str(each.message)]

@@ -24,13 +24,13 @@ class Requests:
     """Asynchronous requests on one group, in the running event loop. Close it before the client."""
 
     def __init__(self, group: Group):
+        self._is_open = self._is_listening = False
         self.group = group
         self.client: Client = group.client
         # What is on its way is answered, whoever closes the client meanwhile.
         self._handle = self.client.handle
         self._loop = asyncio.get_running_loop()
         self._pending_count = 0
-        self._is_open = self._is_listening = False
         self.client.answers.listen(self._handle, self._loop)
         self._is_open = self._is_listening = True
         self._is_idle: "Optional[asyncio.Future[None]]" = None  # somebody closes and waits for it

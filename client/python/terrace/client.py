@@ -29,6 +29,13 @@ class _Handle(ctypes.c_void_p):
     """A native client. Destroyed with its last reference: a call on its way holds one, too."""
 
 
+def _native_of(device: Any) -> Any:
+    native = getattr(device, "native", None)
+    if not isinstance(native, ctypes.c_void_p):
+        raise wrong_type("device", device, "a terrace.Device")
+    return native
+
+
 class Client:
     """A connection to one domain of a terraced. Reconnects by itself; use it as a context manager.
 
@@ -44,7 +51,9 @@ class Client:
                  default_timeout_s: float = 1.0, pending_requests_max: int = 256,
                  reply_spin_us: int = 50, pinned_bytes_max: Optional[int] = None,
                  device: Any = None):
-        if device is not None and device.native.value is None:
+        if not isinstance(socket_path, (str, os.PathLike)):
+            raise wrong_type("socket_path", socket_path, "a path")
+        if device is not None and _native_of(device).value is None:
             raise Gone("the device is closed")
         options = _native.ClientOptions(
             socket_path=text_of("socket_path", os.fspath(socket_path)),
@@ -54,7 +63,7 @@ class Client:
             send_buffer_bytes_max=8 << 20, reply_spin_us=number("reply_spin_us", reply_spin_us),
             pinned_bytes_max=(1 << 64) - 1 if pinned_bytes_max is None
             else number("pinned_bytes_max", pinned_bytes_max, 64),
-            device=None if device is None else device.native)
+            device=None if device is None else _native_of(device))
         why = ctypes.create_string_buffer(1024)
         handle = ctypes.c_void_p()
         self._handle = None
@@ -204,7 +213,7 @@ class Client:
         the background; a PagedCache made on it afterwards copies straight from and to what is
         registered. Exists: the client has a device already, or the device a client."""
         why = ctypes.create_string_buffer(1024)
-        status = lib.terrace_client_pin_arena(self.handle, device.native, why, len(why))
+        status = lib.terrace_client_pin_arena(self.handle, _native_of(device), why, len(why))
         if status:
             raise from_status(status, "pinning the arena", why.value.decode(errors="replace"))
 

@@ -24,10 +24,16 @@ KEYS_FLAT, ACQUIRE_FOLLOW, EVICT_DRY_RUN, EVICT_SUBTREE, PIN_CLEAR = 1, 2, 8, 16
 ACQUIRE_BY_PARTS, ACQUIRE_DEVICE = 64, 128
 
 
+def _key_of(name: str, value: Any) -> _native.Id:
+    if not isinstance(value, _native.Id):
+        raise wrong_type(name, value, "a key, such as one of Keys")
+    return value
+
+
 def _with_parent(request: Any, parent: Optional[_native.Id]) -> Any:
     """Of keys that are not a prompt's first."""
     if parent is not None:
-        request.parent = parent
+        request.parent = _key_of("parent", parent)
     return request
 
 
@@ -75,7 +81,8 @@ class Group:
         found = ctypes.c_size_t()
         self.client.check(
             lib.terrace_hash_tokens(self.client.handle, self.index,
-                                    None if parent is None else ctypes.byref(parent), native,
+                                    None if parent is None
+                                    else ctypes.byref(_key_of("parent", parent)), native,
                                     count, keys, len(keys), ctypes.byref(found)), "hashing tokens")
         return Keys(keys)
 

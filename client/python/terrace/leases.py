@@ -25,7 +25,8 @@ lib = _native.lib
 _EXISTS, _BUSY, _INVALID, _GONE, _UNSUPPORTED = 2, 4, 5, 8, 9  # statuses
 _ON_DEVICE = ("it lies in the memory of a GPU, which this process's threads do not reach: "
               "PagedCache.load copies it into pages")
-_NOT_ENCODED = "the codec of its Space does not encode what is in it"
+_NOT_ENCODED = ("a part has a NaN, an infinity or a value above the largest bf16, which the codec "
+                "of its Space does not encode: its block is not written")
 _Kind = TypeVar("_Kind", bound="_Lease")
 
 
@@ -114,6 +115,7 @@ class _Lease:
             raise from_status(status, doing, unsupported if status == _UNSUPPORTED else "")
 
     def _member(self, member: int) -> Space:
+        member = number("member", member)
         if not 0 <= member < len(self.group.spec.members):
             raise Invalid(f"member {member} of a group of {len(self.group.spec.members)}")
         return self.group.spec.members[member]
@@ -328,7 +330,8 @@ class WriteLease(_Lease):
     def write(self, data: Any, *, first_key: int = 0, key_count: Optional[int] = None,
               member: int = 0) -> None:
         """Writes blocks: one buffer a part or one a block in a list, or one buffer for all. Keys
-        that are not ours are passed over. Exists as write_part's."""
+        that are not ours are passed over. Exists as write_part's. Unsupported if the Space's codec
+        refused a part (a NaN): its block is not written, the others are."""
         self._must_live("writing blocks")
         first_key = number("first_key", first_key)
         count = number("key_count", len(self) - first_key if key_count is None else key_count)
@@ -338,7 +341,8 @@ class WriteLease(_Lease):
         self._must_have(doing, "keys", first_key, count, len(self))
         self._check(
             lib.terrace_write_lease_write_blocks(self.native, number("member", member), first_key,
-                                                 count, pointers), doing, _NOT_ENCODED)
+                                                 count, pointers), doing,
+            _NOT_ENCODED + ", the others are")
 
     def write_part(self, key: int, part: int, data: Any, member: int = 0) -> None:
         """Writes one part; whoever follows the block may read it after the next commit. Exists: a

@@ -20,6 +20,7 @@ prevents. Tensors are taken as they lie: strides and addresses from torch, NumPy
 """
 import ctypes
 import dataclasses
+import os
 from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple, TypeVar, Union
 
 from . import _native, buffers
@@ -131,6 +132,12 @@ class _Handle:
             self._destroy(native)
 
 
+_WHY_COPY_ENDED = {
+    8: "its lease has ended, or the connection: use nothing of what was loaded",
+    9: "a page has a NaN, an infinity or a value above the largest bf16, which the codec of its "
+       "Space does not encode: its block is not written, the others are"}  # by status
+
+
 class Device(_Handle):
     """What copies. backend: "auto" (the plugin where it has a device, else the host), "host", or
     "cuda", which fails where it cannot be. plugin_path: of libterrace_cuda.so, absolute; None: the
@@ -143,9 +150,10 @@ class Device(_Handle):
         if not plugin_path and backend != "host":
             plugin_path = _native.plugin_path()
         options = _native.DeviceOptions(
-            backend=backend.encode(), device_index=number("index", index),
+            backend=text_of("backend", backend), device_index=number("index", index),
             worker_count=number("workers", workers),
-            plugin_path=plugin_path.encode() if plugin_path is not None else None)
+            plugin_path=None if plugin_path is None else text_of("plugin_path",
+                                                                 os.fspath(plugin_path)))
         _call(lib.terrace_device_create, "opening a device", options, ctypes.byref(self.native))
 
     @property
@@ -199,7 +207,7 @@ class Copy(_Handle):
         if status == 4 and is_asked:
             return False
         if status:
-            raise from_status(status, "a copy")
+            raise from_status(status, "a copy", _WHY_COPY_ENDED.get(status, ""))
         return True
 
     @staticmethod
@@ -256,7 +264,7 @@ class PagedCache(_Handle):
             dimension_count=len(first.shape), item_bytes=first.item_bytes,
             shape=numbers("a dimension", first.shape),
             stride_bytes=numbers("a stride", first.stride_bytes),
-            axes=axes.encode() if axes else None)
+            axes=text_of("axes", axes) if axes else None)
         _call(lib.terrace_pages_read_tensor, "reading a layer's tensor", tensor,
               ctypes.byref(layout))
         if rope is not None:

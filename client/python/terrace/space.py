@@ -70,6 +70,8 @@ class Space:
         writes and reads what it did, in parts of whole layers, each layer's keys [block_tokens,
         kv_heads, head_size] and then its values (layout "nhd").
         """
+        if not isinstance(codec, str):
+            raise wrong_type("codec", codec, "\"int8\", \"fp8\" or \"int4\"")
         if self.quantisation:
             raise Invalid(f"quantisation is {self.quantisation!r}: what is quantised already stays "
                           "as it is")
