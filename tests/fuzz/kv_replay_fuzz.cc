@@ -49,13 +49,25 @@ std::unique_ptr<zmq::socket_t> NewSocket(zmq::socket_type type) {
   }
 }
 
+// What libFuzzer's clock has interrupted is done again.
+template <typename Call>
+auto Uninterrupted(const Call& call) {
+  while (true) {
+    try {
+      return call();
+    } catch (const zmq::error_t& error) {
+      if (error.num() != EINTR) throw;
+    }
+  }
+}
+
 class World {
  public:
   World() {
     router_.set(zmq::sockopt::router_mandatory, true);
     router_.set(zmq::sockopt::sndhwm, kUnreadMax);
     router_.set(zmq::sockopt::linger, 0);
-    router_.bind(address_);
+    Uninterrupted([&] { router_.bind(address_); });
     for (uint32_t peer = 0; peer < kPeers; ++peer) Connect(peer);
   }
 
@@ -131,7 +143,7 @@ class World {
     made.socket->set(zmq::sockopt::routing_id, "r" + std::to_string(next_name_++));
     made.socket->set(zmq::sockopt::rcvhwm, 1);
     made.socket->set(zmq::sockopt::linger, 0);
-    made.socket->connect(address_);
+    Uninterrupted([&] { made.socket->connect(address_); });
   }
 
   // [parts, 0: as a router asks; the number asked for; else each part's length and bytes]
@@ -151,7 +163,8 @@ class World {
       const bool is_last = i + 1 == parts.size();
       const auto flags = is_last ? zmq::send_flags::dontwait
                                  : zmq::send_flags::dontwait | zmq::send_flags::sndmore;
-      if (!peers_[peer].socket->send(zmq::buffer(parts[i]), flags)) return;
+      const auto send = [&] { return peers_[peer].socket->send(zmq::buffer(parts[i]), flags); };
+      if (!Uninterrupted(send)) return;
     }
     ++asked_;
   }
@@ -203,7 +216,10 @@ class World {
       std::vector<std::string> parts;
       zmq::message_t part;
       do {
-        if (!peers_[peer].socket->recv(part, zmq::recv_flags::dontwait)) return;
+        const auto receive = [&] {
+          return peers_[peer].socket->recv(part, zmq::recv_flags::dontwait);
+        };
+        if (!Uninterrupted(receive)) return;
         parts.push_back(part.to_string());
       } while (part.more());
       Hear(&peers_[peer], parts);
