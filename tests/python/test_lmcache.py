@@ -672,3 +672,24 @@ def test_a_reader_loads_objects_and_stores_none(daemon, caplog):
     assert len([r for r in caplog.records if "may only read" in r.getMessage()]) == 1
     assert reader.adapter.report_status()["is_healthy"]
     reader.close()
+
+
+def test_what_was_computed_before_the_weights_were_exchanged_is_not_stored_behind_it(
+        daemon, tmp_path):
+    mine, others = tmp_path / "mine", tmp_path / "others"
+    mine.write_text("1")
+    others.write_text("2")
+    one = make(daemon, weights_version_file=str(mine))
+    peer = make(daemon, weights_version_file=str(others))
+    keys = one.rows([1, 2])[0]
+    one.lookup([keys])  # a miss: they are computed, and are in LMCache's memory by now
+    held = [one.memory_of(key) for key in keys]
+    (tmp_path / "new").write_text("2")
+    os.rename(tmp_path / "new", mine)
+    one.store_objects(keys, held)
+    assert not any(any(row) for row in peer.lookup([keys])), "of the old weights"
+    assert one.adapter.counters["objects_stored"] == 0
+    assert one.serve([3, 4]) == 0
+    assert peer.serve([3, 4]) == 2, "of today's, whichever instance has computed them"
+    one.close()
+    peer.close()

@@ -64,7 +64,8 @@ def test_a_client_that_makes_up_names_fills_no_log(caplog):
 def test_sessions_of_other_tenants_are_others():
     assert session_hash_of("a", "s") == session_hash_of("a", "s") != 0
     assert len({session_hash_of("a", "s"), session_hash_of("b", "s"), session_hash_of(None, "s"),
-                session_hash_of("a", "t"), session_hash_of("x" * 65, "s")}) == 5
+                session_hash_of("a", "t"), session_hash_of("x" * 65, "s"),
+                session_hash_of("x" * 64 + "y", "s")}) == 6
 
 
 def test_a_session_may_have_any_character_that_json_brings():

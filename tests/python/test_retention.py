@@ -134,13 +134,38 @@ def test_requests_say_it_in_their_fields_or_as_json():
     {"token_range_retention_configs": [{"priority": True}]},
     {"token_range_retention_configs": [{"duration_ms": 0}]},
     {"token_range_retention_configs": [{"token_start": i, "token_end": i + 1} for i in range(65)]},
-    {"decode_retention_priority": -1}, {"decode_duration_ms": 1 << 60}, "[" * 100_000])
+    {"decode_retention_priority": -1}, {"decode_duration_ms": 1 << 60}, "[" * 100_000,
+    pytest.param(" " * (1 << 17) + "{}", id="long")])
 def test_what_cannot_be_is_refused_by_name_and_the_request_served(caplog, said):
     reader = HintReader(logging.getLogger("test"))
     assert reader.read({"terrace_retention": said, "terrace_priority": 7}) == RequestHints(
         priority=7)
     (record,) = caplog.records
     assert "terrace_retention" in record.getMessage() and "KvCache" in record.getMessage()
+
+
+class Ranges(list):
+    """That nobody looks at."""
+
+    def __init__(self, count):
+        super().__init__()
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __iter__(self):
+        raise AssertionError("clients choose how many there are")
+
+    __repr__ = __iter__
+
+
+def test_of_more_ranges_than_there_may_be_none_is_looked_at(caplog):
+    reader = HintReader(logging.getLogger("test"))
+    assert reader.read({"terrace_retention": 7}).retention is None
+    said = {"terrace_retention": {"token_range_retention_configs": Ranges(1_000_000)}}
+    assert reader.read(said).retention is None
+    assert len(caplog.records) == 1, "what is wrong again is not told, nor put into words, again"
 
 
 def test_a_verb_gets_the_ranges_words_before_the_requests():

@@ -120,7 +120,7 @@ def config_of(daemon, *, tp_rank=0, tp_size=1, is_mla=False, **extra):
         is_mla_model=is_mla, enable_storage_metrics=False, is_page_first_layout=True,
         model_name="stand-in", tp_lcm_size=None, should_split_heads=False,
         extra_config={"socket": daemon.socket, "revision": "1", "timeout_ms": 1000 * LONG_S,
-                      **extra})
+                      "interface_v1": 1, **extra})
 
 
 def make(daemon, layout="page_first", is_mla=False, **named):

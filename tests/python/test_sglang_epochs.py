@@ -1,10 +1,15 @@
 """terrace.sglang where weights are exchanged while SGLang runs: which pages are of which."""
+import contextlib
+import socket
+import subprocess
 import sys
 import types
 
 import pytest
 
+from conftest import LONG_S, die_with_parent
 from test_sglang import hashes, indices_of, make, store, wait_populated
+from terrace.sglang import epoch as epoch_module
 
 
 class Serving:
@@ -43,8 +48,9 @@ def test_a_flush_leaves_what_was_computed_before_to_others(daemon, client):
     assert keeps.batch_exists(keys) == 3, "its weights never change"
 
 
-def test_ranks_that_are_flushed_alike_stay_together(daemon, client):
+def test_ranks_that_are_flushed_alike_stay_together(daemon, client, monkeypatch):
     wait_populated(client)
+    monkeypatch.setattr(epoch_module, "_launch", lambda: "of both ranks")
     ranks = [make(daemon, is_mla=True, tp_rank=rank, tp_size=2) for rank in range(2)]
     keys = hashes(3)
     for flushes in range(3):
@@ -53,6 +59,43 @@ def test_ranks_that_are_flushed_alike_stay_together(daemon, client):
         for rank in ranks:
             rank.mem_pool_host.clear()
         assert [rank.batch_exists(keys) for rank in ranks] == [0, 0]
+
+
+def test_two_instances_of_one_parent_share_nothing_behind_a_flush(daemon, client):
+    wait_populated(client)
+    one, other = make(daemon), make(daemon)
+    keys = hashes(3)
+    for backend in (one, other):  # weights of their own, of which nobody says which they are
+        backend.mem_pool_host.clear()
+    store(one, keys, 1)
+    assert (one.batch_exists(keys), other.batch_exists(keys)) == (3, 0)
+
+
+RANK = """
+import sys
+from torch import distributed
+import test_sglang  # what stands in for SGLang
+from terrace.sglang.epoch import _launch
+distributed.init_process_group("gloo", init_method=sys.argv[1], world_size=2,
+                               rank=int(sys.argv[2]))
+print(_launch())
+distributed.barrier()  # the first one has the store
+"""
+
+
+def test_ranks_agree_on_a_word_that_no_other_instance_has():
+    pytest.importorskip("torch")
+    with contextlib.ExitStack() as held:
+        instances = []
+        for _ in range(2):
+            free = held.enter_context(socket.socket())
+            free.bind(("127.0.0.1", 0))
+            instances.append(f"tcp://127.0.0.1:{free.getsockname()[1]}")
+    ranks = [subprocess.Popen([sys.executable, "-c", RANK, address, str(rank)],
+                              stdout=subprocess.PIPE, text=True, preexec_fn=die_with_parent)
+             for address in instances for rank in range(2)]
+    words = [rank.communicate(timeout=4 * LONG_S)[0].strip() for rank in ranks]
+    assert words[0] == words[1] != words[2] == words[3] and all(words)
 
 
 def update(serving, backends, version, flush_cache=True):

@@ -190,6 +190,14 @@ def test_a_configuration_that_is_none_is_refused(daemon, extra):
     backend.close()
 
 
+def test_without_sglangs_interface_it_is_refused(daemon):
+    for off in (0, None):
+        backend = make(daemon, interface_v1=off)
+        assert 'add "interface_v1": 1' in backend.refusal
+        assert backend.batch_exists(hashes(2)) == 0, "a hit that nobody can load"
+        backend.close()
+
+
 @pytest.mark.parametrize("flushes_keep", [False, 0, None])
 def test_a_flag_that_is_false_is_off(daemon, client, monkeypatch, flushes_keep):
     wait_populated(client)

@@ -232,6 +232,7 @@ def test_a_store_waits_for_the_look_at_its_adapter_and_not_for_ever(monkeypatch)
         assert half.stores_under_way == 1 and not lease.ends
         answer()
         half.poll_stores()
+        half._closer.submit(lambda: None).result(LONG_S)
         half._committer.submit(lambda: None).result(LONG_S)
         assert half.stores_under_way == 0 and list(half.take_reports()) == [1]
         return lease.ends

@@ -76,10 +76,11 @@ class Models:
         monkeypatch.setattr(terrace.vllm.files, "process_started_s", lambda: started_s)
         time.sleep(0.2)
 
-    def revision(self, name, load_format="auto", extra=None, **of_model):
+    def revision(self, name, load_format="auto", extra=None, ignored=None, **of_model):
         return terrace.vllm.model.revision_of(types.SimpleNamespace(
             load_config=types.SimpleNamespace(load_format=load_format,
-                                              model_loader_extra_config=extra),
+                                              model_loader_extra_config=extra,
+                                              ignore_patterns=ignored),
             model_config=types.SimpleNamespace(model=str(self.directory / name), **of_model),
             kv_transfer_config=types.SimpleNamespace(engine_id="one")))
 
@@ -105,6 +106,16 @@ def test_weights_of_the_same_names_sizes_and_times_are_told_apart(models):
         changed = bytearray(one)
         changed[flipped] ^= 1
         assert models.put(name, changed) != found, name
+
+
+def test_a_format_chooses_among_weights_of_several_kinds(models):
+    only = models.put("only", b"base")
+    assert {models.revision("only", each) for each in ("auto", "safetensors")} == {only}
+    models.put("both", b"base")
+    found = models.put("both", b"tuned", file_name="pytorch_model.bin")
+    assert len({found, models.revision("both", "safetensors"), models.revision("both", "pt"),
+                models.revision("both", ignored=["*.safetensors"])}) == 4
+    assert models.revision("both", ignored=["original/**/*"]) == found, "vLLM's own"
 
 
 def test_weights_that_are_not_surely_those_of_the_directory_are_nobody_elses(models, monkeypatch,

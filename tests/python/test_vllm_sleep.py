@@ -1,12 +1,13 @@
 """terrace.vllm where vLLM sleeps: the memory of its KV caches goes away and comes back with other
 bytes. Nothing of that is ever stored, and nothing is copied into it meanwhile."""
 import random
+import threading
 
 import pytest
 import torch
 
 import sim_gpu
-from vllm_driver import (PROMPT, REQUESTS, connect, drive, expect_nothing_held, make_engine,
+from vllm_driver import (LONG_S, PROMPT, REQUESTS, connect, drive, expect_nothing_held, make_engine,
                          random_request, run_prompt, terrace, vllm_engine, wait_for_segments)
 from vllm_engine_worker import Violation
 
@@ -110,6 +111,43 @@ def test_a_store_under_way_is_committed_before_the_memory_goes(daemon, gpu, vers
     with connect(daemon) as client:
         assert client.stats()["domain"]["block_count"] > 0
     expect_nothing_held(daemon, engine)
+
+
+@pytest.mark.parametrize("is_off", [False, True])
+def test_the_memory_goes_when_nothing_copies_from_it_whoever_gave_the_stores_up(
+        daemon, gpu, version, monkeypatch, is_off):
+    wait_for_segments(daemon, 2)
+    engine = make_engine(daemon, random.Random(7), **version, **gpu(7))
+    engine.add(vllm_engine.Request("only", PROMPT, 30, 8))
+    half = engine.workers[0].connector.side
+    monkeypatch.setattr(terrace.Copy, "poll", lambda self: False)
+    while half.worker is None or half.worker.stores_under_way == 0:
+        engine.step()
+    copies = [copy for each in half.worker._storing.values() for copy in each.copies]
+    begun, go, ended = threading.Event(), threading.Event(), []
+    close = terrace.Copy.close
+
+    def close_late(copy):
+        begun.set()
+        assert go.wait(LONG_S)
+        close(copy)
+        ended.append(copy)
+
+    monkeypatch.setattr(terrace.Copy, "close", close_late)
+    if is_off:
+        half.refuse("some hook failed")  # which gives them up
+    else:
+        half.worker.give_up_stores()
+    assert begun.wait(LONG_S)
+    taken = threading.Thread(target=engine.workers[0].connector.unregister_kv_caches)
+    taken.start()
+    taken.join(0.2)
+    assert taken.is_alive() and not ended
+    go.set()
+    taken.join(LONG_S)
+    assert not taken.is_alive() and set(map(id, copies)) <= set(map(id, ended))
+    monkeypatch.undo()
+    engine.close()
 
 
 def test_a_load_that_comes_while_the_memory_is_away_fails_and_harms_nothing(daemon, version):

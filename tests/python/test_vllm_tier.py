@@ -308,3 +308,38 @@ def test_a_name_that_is_none_is_told(daemon, caplog):
     assert len(texts) == 1 and "'sokcet'" in texts[0] and "did you mean 'socket'" in texts[0]
     assert driver.manager.tier.refusal is None
     close(driver)
+
+
+def end_step(manager):
+    manager.on_schedule_end(types.SimpleNamespace(new_req_ids=set(), preempted_req_ids=set()))
+
+
+def test_what_was_computed_before_the_weights_were_exchanged_is_not_stored_behind_it(
+        daemon, tmp_path):
+    mine, others = tmp_path / "mine", tmp_path / "others"
+    mine.write_text("1")
+    others.write_text("2")
+    one = make_driver(daemon, weights_version_file=str(mine))
+    peer = make_driver(daemon, weights_version_file=str(others))
+    manager = one.manager
+    one.add([1, 2, 3])
+    context, chains = one.waiting.pop()
+    filled = manager.prepare_store(chains[0], context)  # its rows are on their way to memory
+    for row in filled.store_spec.chunk_ids:
+        one.memory[row] = 0x11  # what the old weights compute
+    (tmp_path / "new").write_text("2")
+    os.rename(tmp_path / "new", mine)
+    end_step(manager)
+    manager.complete_store(filled.keys_to_store, context, True)
+    manager.on_request_finished(context)
+    while manager.has_pending_work():
+        end_step(manager)
+    manager.reset_cache()  # vLLM's, behind the exchange
+    peer.add([1, 2, 3])
+    peer.run()  # says when bytes are wrong
+    assert peer.counts["loaded"] == 0
+    one.add([4, 5, 6])
+    one.run()
+    assert manager.tier.counters["stored_jobs"] > 0, "what today's weights compute is stored"
+    for driver in (one, peer):
+        close(driver)

@@ -117,9 +117,12 @@ NOTHING = RequestHints()
 def session_hash_of(tenant: Optional[str], session: str) -> int:
     """64 bits, never 0. tenant: what keeps equal names of different owners apart (cache_salt)."""
     # JSON brings halves of surrogate pairs, which plain UTF-8 has no bytes for.
+    key = (tenant or "").encode(errors="surrogatepass")
+    if len(key) > hashlib.blake2b.MAX_KEY_SIZE:
+        key = hashlib.blake2b(key).digest()
     digest = hashlib.blake2b(session.encode(errors="surrogatepass"), digest_size=8,
                              person=b"terrace session",
-                             key=(tenant or "").encode(errors="surrogatepass")[:64]).digest()
+                             key=key).digest()
     return int.from_bytes(digest, "little") or 1
 
 
@@ -149,12 +152,16 @@ class HintReader:
         read, allowed = parameter
         found = read(value)
         if found is None:
-            self._refuse(name, f"is {_told(value):.80}: it is {allowed}")
+            if self._is_new(name):  # what a client sends may be long
+                self._refuse(name, f"is {_told(value):.80}: it is {allowed}")
         else:
             said[name[len(PREFIX):]] = found
 
+    def _is_new(self, name: str) -> bool:
+        return len(self._refused) < 64 and name not in self._refused  # clients choose the names
+
     def _refuse(self, name: str, what: str) -> None:
-        if len(self._refused) < 64 and name not in self._refused:  # clients choose the names
+        if self._is_new(name):
             self._refused.add(name)
             self._logger.warning("terrace: the parameter %.80s %s; it is passed over, here "
                                  "and wherever it is wrong again", name, what)

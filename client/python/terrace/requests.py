@@ -235,4 +235,4 @@ class Asker:
             if status == 0:
                 client.answers.give(answer)
             else:  # at once, perhaps: another thread has it, and is about to hand it over
-                time.sleep(0.0005)
+                time.sleep(min(0.0005, max(0.0, deadline - time.monotonic())))

@@ -12,6 +12,7 @@ DEFAULT_PRIORITY = 35
 _NAMES = ("token_range_retention_configs", "decode_retention_priority", "decode_duration_ms")
 _RANGE_NAMES = ("token_start", "token_end", "priority", "duration_ms")
 _RANGES_MAX = 64
+_TEXT_MAX = 1 << 16
 _TOKENS_MAX = (1 << 31) - 1
 _DURATION_MS_MAX = 1000 * ((1 << 32) - 1)
 
@@ -65,12 +66,17 @@ class Retention:
     def of(cls, said: Any) -> "Retention":
         """Of TensorRT-LLM's fields, as a mapping or as its JSON."""
         if isinstance(said, str):
+            if len(said) > _TEXT_MAX:
+                raise ValueError(f"a text of {len(said)} characters: {_TEXT_MAX} at most")
             said = json.loads(said)
         if not isinstance(said, Mapping):
             raise ValueError("it is no mapping")
         _check_names(said, _NAMES)
         ranges = []
-        for each in said.get(_NAMES[0]) or ():
+        told = said.get(_NAMES[0]) or ()
+        if len(told) > _RANGES_MAX:  # before they are looked at: clients choose how many
+            raise ValueError(f"{len(told)} token ranges: {_RANGES_MAX} at most")
+        for each in told:
             if not isinstance(each, Mapping):
                 raise ValueError("a token range is no mapping")
             _check_names(each, _RANGE_NAMES)

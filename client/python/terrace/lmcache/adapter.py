@@ -1,4 +1,5 @@
 """The adapter that LMCache calls; the package's page says what it does."""
+import collections
 import concurrent.futures
 import functools
 import itertools
@@ -43,6 +44,7 @@ _PARAMETERS = {
     "threads": Parameter("threads", lambda value: value, "a whole number"),
 }
 _THREADS, _THREADS_MAX = 2, 64
+_LOOKED_UP_MAX = 1 << 18  # digests that are remembered behind a change of the weights
 
 
 class _Tasks:
@@ -156,6 +158,8 @@ class TerraceL2Adapter(L2AdapterInterface):
         self._hints = HintReader(logger).read(
             {name: value for name, value in config.items() if str(name).startswith(PREFIX)}).hints()
         self._weights = Weights(config.get("weights_version_file"), logger)
+        self._mask, self._epoch = self._weights.mask, 0  # how often the weights have changed
+        self._looked_up: "collections.OrderedDict[bytes, int]" = collections.OrderedDict()
         self._daemon: Optional[Daemon] = None
         self._presence: Optional[Presence] = None
         self._parents_daemon: Optional[Daemon] = None
@@ -198,6 +202,9 @@ class TerraceL2Adapter(L2AdapterInterface):
             return None
         with self._looking:  # two of LMCache's threads come by
             self._weights.look()
+            if self._weights.mask != self._mask:
+                self._mask = self._weights.mask
+                self._epoch += 1
             if self._presence is not None:
                 self._presence.look(daemon.shelf.client)
         return daemon if daemon.shelf.is_there else None
@@ -223,15 +230,16 @@ class TerraceL2Adapter(L2AdapterInterface):
     def submit_store_task(self, keys: List[Any], objects: List[Any]) -> int:
         return self._stores.submit(
             functools.partial(self._store, self._ready(), list(keys), list(objects),
-                              self._weights.mask), L2StoreResult(False, 0))
+                              self._weights.mask, self._epoch), L2StoreResult(False, 0))
 
     def pop_completed_store_tasks(self) -> Dict[int, Any]:
         return self._stores.take_all()
 
-    def _store(self, daemon: Optional[Daemon], keys: List[Any], objects: List[Any], mask: bytes
-               ) -> Any:
+    def _store(self, daemon: Optional[Daemon], keys: List[Any], objects: List[Any], mask: bytes,
+               epoch: int) -> Any:
         there, stored, byte_count = set(), set(), 0
-        for row, layout, addresses in self._runs(daemon, keys, objects, mask, is_written=False):
+        runs = self._runs(daemon, keys, objects, mask, is_written=False)
+        for row, layout, addresses in self._of_epoch(runs, epoch):
             assert daemon is not None
             daemon.see(row.kind, layout)
             now, new = daemon.store(row._replace(hints=self._hints), layout, addresses)
@@ -243,6 +251,26 @@ class TerraceL2Adapter(L2AdapterInterface):
                                      [objects[i].get_size() for i in sorted(stored)])
         self._count(objects_stored=len(stored), objects_dropped=len(keys) - len(there))
         return L2StoreResult(len(there) == len(keys), byte_count)
+
+    def _of_epoch(self, runs: List[Tuple[Row, Layout, Any]], epoch: int
+                  ) -> List[Tuple[Row, Layout, Any]]:
+        """Behind a change of the weights: of objects that were looked up since then. Nobody says
+        when the others were computed, and with which weights."""
+        if epoch == 0:
+            return runs
+        with self._looking:
+            return [run for run in runs if all(self._looked_up.get(digest) == epoch
+                                               for digest in run[0].digests)]
+
+    def _note_looked_up(self, row: Row, epoch: int) -> None:
+        if epoch == 0:
+            return
+        with self._looking:
+            for digest in row.digests:
+                self._looked_up[digest] = epoch
+                self._looked_up.move_to_end(digest)
+            while len(self._looked_up) > _LOOKED_UP_MAX:
+                self._looked_up.popitem(last=False)
 
     def _runs(self, daemon: Optional[Daemon], keys: List[Any], objects: List[Any], mask: bytes, *,
               is_written: bool) -> List[Tuple[Row, Layout, Any]]:
@@ -275,16 +303,19 @@ class TerraceL2Adapter(L2AdapterInterface):
     def submit_lookup_and_lock_task(self, keys: List[Any], group_layout_descs: Any = None) -> int:
         return self._lookups.submit(
             functools.partial(self._lookup, self._ready(), list(keys), group_layout_descs,
-                              self._weights.mask), Bitmap(len(keys)))
+                              self._weights.mask, self._epoch), Bitmap(len(keys)))
 
     def query_lookup_and_lock_result(self, task_id: int) -> Any:
         return self._lookups.take(task_id)
 
-    def _lookup(self, daemon: Optional[Daemon], keys: List[Any], said: Any, mask: bytes) -> Any:
+    def _lookup(self, daemon: Optional[Daemon], keys: List[Any], said: Any, mask: bytes,
+                epoch: int) -> Any:
         bitmap = Bitmap(len(keys))
         found: Set[int] = set()
         rows = self._places.rows_of_prompts(keys)
         try:
+            for row in rows:
+                self._note_looked_up(row, epoch)
             for row in rows if daemon is not None else ():
                 assert daemon is not None
                 daemon.lock(row._replace(mask=mask), _said_of(said, row.kind), found)

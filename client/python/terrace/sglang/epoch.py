@@ -1,6 +1,5 @@
 """Which weights a rank's pages are of, found from how SGLang flushes its cache."""
 import logging
-import os
 import sys
 from typing import Any, Optional
 
@@ -35,15 +34,20 @@ def _version_of_update() -> Optional[str]:
 
 
 def _launch() -> str:
-    """A word that the ranks of one instance on one host have in common, and nobody else."""
+    """A word that the ranks of one instance have in common, and nobody else: of those that know one
+    store of torch.distributed the first one's. Two instances may have one parent, and started in
+    one moment; where there is no store each rank has a word of its own."""
+    word = of_nobody_else()
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            boot = file.read().strip()
-        with open(f"/proc/{os.getppid()}/stat", encoding="ascii", errors="replace") as file:
-            began = file.read().rpartition(")")[2].split()[19]  # field 22: in ticks since the boot
-        return f"{boot} {os.getppid()} {began}"
-    except (OSError, IndexError):
-        return of_nobody_else()
+        from torch import distributed  # pylint: disable=import-outside-toplevel
+
+        if distributed.is_available() and distributed.is_initialized():
+            store = distributed.distributed_c10d._get_default_store()  # pylint: disable=W0212
+            return bytes(store.compare_set("terrace/launch", "", word)).decode()
+    except Exception as error:  # pylint: disable=broad-except
+        logger.warning("terrace: ranks cannot agree on a word (%s: %s): after a flush without a "
+                       "weight version none finds pages of another", type(error).__name__, error)
+    return word
 
 
 class Epoch:

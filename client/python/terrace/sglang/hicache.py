@@ -80,6 +80,10 @@ class TerraceHiCache(HiCacheStorage):
         for name in ("socket", "revision"):
             if not getattr(self._settings, name):
                 raise ValueError(f"the extra configuration has no {name!r}")
+        if not extra.get("interface_v1"):
+            raise ValueError("interface_v1 is not set, without which SGLang moves pages by calls "
+                             "that move none here: add \"interface_v1\": 1 to the extra "
+                             "configuration")
         if not (self._settings.one_namespace or names_everything()):
             raise ValueError(_NAMELESS)
 

@@ -155,10 +155,18 @@ class Drafts:
 def behind(request: Any, position: int) -> Behind:
     """What a draft reads as a request's token there: an image has the same tokens as another."""
     token = int(request.all_token_ids[position])
-    for feature in getattr(request, "mm_features", None) or ():
-        place = feature.mm_position
-        if place.offset <= position < place.offset + place.length:
-            return token, f"{position - place.offset} of {feature.identifier}"
+    features = getattr(request, "mm_features", None) or ()  # in the order of the prompt
+    first, last = 0, len(features)  # those that begin behind the position are from `last` on
+    while first < last:
+        middle = (first + last) // 2
+        if features[middle].mm_position.offset <= position:
+            first = middle + 1
+        else:
+            last = middle
+    if first > 0:
+        place = features[first - 1].mm_position
+        if position < place.offset + place.length:
+            return token, f"{position - place.offset} of {features[first - 1].identifier}"
     return token, ""
 
 

@@ -20,6 +20,9 @@ _FILES_MAX = 4096
 _READ_FORMATS = ("auto", "hf", "safetensors", "fastsafetensors", "instanttensor", "pt", "npcache",
                  "mistral", "bitsandbytes", "gguf", "runai_streamer", "runai_streamer_sharded",
                  "sharded_state")
+_SAFETENSORS_FORMATS = ("auto", "hf", "safetensors", "fastsafetensors", "instanttensor",
+                        "runai_streamer")
+_IGNORED_BY_DEFAULT = ["original/**/*"]  # vLLM's own
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".npz")
 
 
@@ -31,6 +34,9 @@ def revision_of(config: Any, model: Any = None) -> str:
     load_format = describe(getattr(load, "load_format", "")).rpartition(".")[2].lower()
     extra = getattr(load, "model_loader_extra_config", None)
     more = json.dumps(extra, sort_keys=True, default=str) if extra else ""
+    ignored = getattr(load, "ignore_patterns", None)
+    if ignored and ignored != _IGNORED_BY_DEFAULT:
+        more += "\0without " + json.dumps(ignored, default=str)
     if load_format == "dummy":
         seed = getattr(model, "seed", 0)
         return f"dummy-{seed}-" + _digest_of([path / "config.json"])
@@ -43,11 +49,14 @@ def revision_of(config: Any, model: Any = None) -> str:
             names = files.names_in(str(path), _FILES_MAX)
             if not any(pathlib.PurePath(name).suffix in _WEIGHTS for name in names):
                 return _private(config, model, f"there are no files of weights in {path}")
+            more += _of_format(load_format, names)
             digest = _digest_of([path / name for name in names], more)
             why = _doubt(path, names)  # behind the digest: of what changes before it is young
         except OSError as error:
             why = str(error)
         return "files-" + digest if why is None else _private(config, model, why)
+    if load_format not in ("auto", "safetensors"):  # which of a repository's files: nobody sees
+        more += f"\0{load_format}"
     # Of a configuration from elsewhere the commit is that place's.
     is_own = getattr(model, "hf_config_path", None) in (None, "", model.model)
     for commit in (getattr(model.hf_config, "_commit_hash", None) if is_own else None,
@@ -55,6 +64,16 @@ def revision_of(config: Any, model: Any = None) -> str:
         if re.fullmatch("[0-9a-f]{40}", str(commit)):  # a branch or a tag moves
             return str(commit) + (f"-{_digest_of((), more)}" if more else "")
     return _private(config, model, "no commit of it is known")
+
+
+def _of_format(load_format: str, names: Iterable[str]) -> str:
+    """Empty where all that may be read are the same files; else formats choose among files of
+    several kinds, which may be other weights."""
+    weights = [pathlib.PurePath(name) for name in names
+               if pathlib.PurePath(name).suffix in _WEIGHTS]
+    is_one_kind = all(path.suffix == ".safetensors" and not path.name.startswith("consolidated")
+                      for path in weights)
+    return "" if is_one_kind and load_format in _SAFETENSORS_FORMATS else f"\0{load_format}"
 
 
 def _private(config: Any, model: Any, why: str) -> str:

@@ -344,6 +344,8 @@ class SchedulerHalf:
         """What was taken for loaded will be computed, and may be stored. Not loaded again: vLLM
         asks anew for a request that lost all, for as long as its loads fail. request_ids: of
         those that lost all."""
+        if not block_ids and not request_ids:
+            return  # nothing was lost: loads of long prompts have thousands of blocks each
         for request_id, loading in self._loading.items():
             good_count = 0
             if request_id not in request_ids:

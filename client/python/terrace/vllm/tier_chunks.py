@@ -106,7 +106,8 @@ class Chunks:
             group = self._group(run.group_index)
             keys = run.keys(group)
             deadline = time.monotonic() + self._load_timeout_s
-            with group.acquire(keys, self._load_timeout_s, **self._place(group, run)) as lease:
+            with group.acquire(keys, self._timeout_s, load_timeout_s=self._load_timeout_s,
+                               **self._place(group, run)) as lease:
                 count = lease.block_count
                 try:
                     lease.wait_ready(count, max(0.0, deadline - time.monotonic()))

@@ -5,6 +5,7 @@ copies have ended: at once where the step itself makes them, else on a thread, s
 Those of a LoRA adapter are when it is known, too, that its files are what they were.
 Loads run on threads, into blocks that nobody else touches until they have been reported.
 """
+import concurrent.futures
 import logging
 import threading
 import time
@@ -69,6 +70,8 @@ class WorkerHalf:
         self._next_make = 0.0
         self._kv_memory = kv_memory or KvMemory()
         self._loaders = started_pool(_LOAD_THREADS, "terrace-load")
+        self._closer = started_pool(1, "terrace-copied")
+        self._closing: "Set[concurrent.futures.Future[None]]" = set()
         self._committer = started_pool(1, "terrace-store")
         self._storing: Dict[int, _Storing] = {}
         self._lock = threading.Lock()
@@ -202,14 +205,21 @@ class WorkerHalf:
 
     def _end(self, number: int, is_good: bool) -> None:
         until = time.monotonic() + self.load_timeout_s  # waiting for the others counts
-        self._committer.submit(self._commit, number, self._storing.pop(number), is_good, until)
+        self._closing = {each for each in self._closing if not each.done()}
+        self._closing.add(
+            self._closer.submit(self._close, number, self._storing.pop(number), is_good, until))
 
-    def _commit(self, number: int, storing: _Storing, is_good: bool, until: float) -> None:
+    def _close(self, number: int, storing: _Storing, is_good: bool, until: float) -> None:
         """What was not seen to end is waited for, and not committed."""
-        is_dropped = True
         try:
             for copy in storing.copies:
                 copy.close()
+        finally:
+            self._committer.submit(self._commit, number, storing, is_good, until)
+
+    def _commit(self, number: int, storing: _Storing, is_good: bool, until: float) -> None:
+        is_dropped = True
+        try:
             left_s = until - time.monotonic()
             if is_good and storing.is_sure and left_s > 0:
                 storing.lease.commit(left_s)
@@ -245,6 +255,7 @@ class WorkerHalf:
                     is_good = False
                 copy.close()
             self._end(number, is_good)
+        concurrent.futures.wait(self._closing)  # those that were given up before may copy still
         if self._copies is not None:
             self._copies.close()
             self._copies, self._next_make = None, 0.0
@@ -334,6 +345,7 @@ class WorkerHalf:
         """Waits for the copies on their way: they are vLLM's memory."""
         self._loaders.shutdown(wait=True)
         self.give_up_stores()
+        self._closer.shutdown(wait=True)  # it has something for the next one
         self._committer.shutdown(wait=True)
         self._looks.close()
         if self._copies is not None:

@@ -206,14 +206,14 @@ class WorkerRole(Role):
     # ---- sleep ----
 
     def take_memory_away(self) -> None:
-        """The KV cache's memory goes: comes back when nothing of ours touches it any more."""
-        if self._kv_memory.take_away():
-            self._end_copies_guarded()
-
-    @never_raises()
-    def _end_copies_guarded(self) -> None:
-        if self.worker is not None:
+        """The KV cache's memory goes: comes back when nothing of ours touches it any more, be this
+        side off or not."""
+        if not self._kv_memory.take_away() or self.worker is None:
+            return
+        try:
             self.worker.end_copies()
+        except Exception as error:  # pylint: disable=broad-except
+            self.refuse(f"end_copies: {type(error).__name__}: {error}")
 
     def give_memory_back(self) -> None:
         """It is there again, and holds nothing."""
