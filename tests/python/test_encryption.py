@@ -391,6 +391,7 @@ def redis_host(directory, name, keys):
 [redis]
 endpoints = ["unix:{directory}/redis.sock"]
 absence_ms = 1
+probe_timeout_us = 10000000
 [[domain]]
 name = "shared"
 socket = "{directory}/{name}/t.sock"
