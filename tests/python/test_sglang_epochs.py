@@ -1,5 +1,6 @@
 """terrace.sglang where weights are exchanged while SGLang runs: which pages are of which."""
 import contextlib
+import pathlib
 import socket
 import subprocess
 import sys
@@ -92,7 +93,8 @@ def test_ranks_agree_on_a_word_that_no_other_instance_has():
             free.bind(("127.0.0.1", 0))
             instances.append(f"tcp://127.0.0.1:{free.getsockname()[1]}")
     ranks = [subprocess.Popen([sys.executable, "-c", RANK, address, str(rank)],
-                              stdout=subprocess.PIPE, text=True, preexec_fn=die_with_parent)
+                              stdout=subprocess.PIPE, text=True, preexec_fn=die_with_parent,
+                              cwd=pathlib.Path(__file__).parent)
              for address in instances for rank in range(2)]
     words = [rank.communicate(timeout=4 * LONG_S)[0].strip() for rank in ranks]
     assert words[0] == words[1] != words[2] == words[3] and all(words)
