@@ -149,12 +149,12 @@ ConfigRead ReadDaemonsConfig(const std::string& path, const std::string& default
   return ReadConfig(path, default_path);
 }
 
-// Who names a configuration and no socket asks about the daemon that it is for.
+// Who names a configuration and no socket asks about the daemon that it is for: the socket of the
+// environment may be another one's. A file that names no domain leaves the socket to that.
 DaemonAddress AddressOf(DaemonAddress address, const ConfigRead& named) {
-  if (!named.status.ok() || !address.socket_path.empty() ||
-      std::getenv("TERRACE_SOCKET") != nullptr) {
-    return address;
-  }
+  const bool is_of_environment =
+      named.config.domains.empty() && std::getenv("TERRACE_SOCKET") != nullptr;
+  if (!named.status.ok() || !address.socket_path.empty() || is_of_environment) return address;
   DaemonConfig config = named.config;
   std::string unused;
   if (ResolveConfig({}, ConfigEnvironment::OfProcess(), &config, &unused).ok()) {

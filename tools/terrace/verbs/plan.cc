@@ -65,7 +65,8 @@ class PlanVerb : public Verb {
         .ShowDefault()
         .Between(uint32_t{1}, uint32_t{1024});
     verb.AddOption("--tier", tier_texts_,
-                   "A tier from the fastest down, NAME=SIZE[@SPEED], e.g. nvme=4TiB@6GiB/s")
+                   "A tier from the fastest down, NAME=SIZE[@SPEED], e.g. nvme=4TiB@6GiB/s\n"
+                   "(default: what each GiB holds)")
         .OneWord();
     verb.AddOption("--prefill", prefill_texts_,
                    "A measured prefill, TOKENS=SECONDS; better two lengths than one")
