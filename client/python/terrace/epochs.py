@@ -136,7 +136,9 @@ class Weights:
         self._logger = logger
         # What the file looked like when its text was certain.
         self._seen: Optional[Tuple[int, ...]] = None
+        self.number = 0
         self.look()
+        self.number = 0  # of the epoch; that of the start has none before it
 
     @property
     def mask(self) -> bytes:
@@ -175,5 +177,6 @@ class Weights:
         if name == self.name:
             return False
         self.name = name
+        self.number += 1
         self._logger.info("terrace: keys are of epoch %r from here on", name)
         return True

@@ -116,7 +116,7 @@ class _Lease:
 
     def _member(self, member: int) -> Space:
         member = number("member", member)
-        if not 0 <= member < len(self.group.spec.members):
+        if member >= len(self.group.spec.members):
             raise Invalid(f"member {member} of a group of {len(self.group.spec.members)}")
         return self.group.spec.members[member]
 

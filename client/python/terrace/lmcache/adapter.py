@@ -158,7 +158,6 @@ class TerraceL2Adapter(L2AdapterInterface):
         self._hints = HintReader(logger).read(
             {name: value for name, value in config.items() if str(name).startswith(PREFIX)}).hints()
         self._weights = Weights(config.get("weights_version_file"), logger)
-        self._mask, self._epoch = self._weights.mask, 0  # how often the weights have changed
         self._looked_up: "collections.OrderedDict[bytes, int]" = collections.OrderedDict()
         self._daemon: Optional[Daemon] = None
         self._presence: Optional[Presence] = None
@@ -202,9 +201,6 @@ class TerraceL2Adapter(L2AdapterInterface):
             return None
         with self._looking:  # two of LMCache's threads come by
             self._weights.look()
-            if self._weights.mask != self._mask:
-                self._mask = self._weights.mask
-                self._epoch += 1
             if self._presence is not None:
                 self._presence.look(daemon.shelf.client)
         return daemon if daemon.shelf.is_there else None
@@ -230,7 +226,7 @@ class TerraceL2Adapter(L2AdapterInterface):
     def submit_store_task(self, keys: List[Any], objects: List[Any]) -> int:
         return self._stores.submit(
             functools.partial(self._store, self._ready(), list(keys), list(objects),
-                              self._weights.mask, self._epoch), L2StoreResult(False, 0))
+                              self._weights.mask, self._weights.number), L2StoreResult(False, 0))
 
     def pop_completed_store_tasks(self) -> Dict[int, Any]:
         return self._stores.take_all()
@@ -303,7 +299,7 @@ class TerraceL2Adapter(L2AdapterInterface):
     def submit_lookup_and_lock_task(self, keys: List[Any], group_layout_descs: Any = None) -> int:
         return self._lookups.submit(
             functools.partial(self._lookup, self._ready(), list(keys), group_layout_descs,
-                              self._weights.mask, self._epoch), Bitmap(len(keys)))
+                              self._weights.mask, self._weights.number), Bitmap(len(keys)))
 
     def query_lookup_and_lock_result(self, task_id: int) -> Any:
         return self._lookups.take(task_id)

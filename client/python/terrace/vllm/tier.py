@@ -71,7 +71,7 @@ class TerraceTier(SecondaryTierManager):
         self._answers: "queue.SimpleQueue[Any]" = queue.SimpleQueue()
         self._finished: "queue.SimpleQueue[Any]" = queue.SimpleQueue()
         self._contexts: Dict[str, Any] = {}
-        self._begun: Dict[str, int] = {}  # by request: the epoch in which it was first seen
+        self._begun: Dict[str, int] = {}  # by request: the number of the epoch that first saw it
         self._hint_reader = HintReader(logger)
         self._chains: Dict[str, Dict[Any, bytes]] = {}  # by request: (group, position) to hash
         self._jobs: "Set[concurrent.futures.Future[None]]" = set()
@@ -79,7 +79,6 @@ class TerraceTier(SecondaryTierManager):
         self._threads: Dict[str, concurrent.futures.ThreadPoolExecutor] = {}
         self.counters = {"loaded_chunks": 0, "lost_chunks": 0, "stored_jobs": 0, "dropped_jobs": 0}
         self._weights = Weights(config.get("weights_version_file"), logger)
-        self._mask, self._epoch = self._weights.mask, 0  # how often the weights have changed
         self._chunks: Optional[Chunks] = None
         self._presence: Optional[Presence] = None
         self._chunk_tokens: Dict[int, int] = {}
@@ -139,7 +138,7 @@ class TerraceTier(SecondaryTierManager):
                          "PYTHONHASHSEED, or --prefix-caching-hash-algo sha256, everywhere")
             return offload.LookupResult.MISS
         self._contexts[req_context.req_id] = req_context
-        self._begun.setdefault(req_context.req_id, self._epoch)
+        self._begun.setdefault(req_context.req_id, self._weights.number)
         verdict = self._verdicts.ask(key, req_context.req_id)
         if verdict is None:
             return offload.LookupResult.RETRY
@@ -153,7 +152,7 @@ class TerraceTier(SecondaryTierManager):
 
     def on_schedule_end(self, context: Any) -> None:
         """Asks what this step's lookups wanted to know."""
-        self._follow_weights()
+        self._weights.look()
         if self._presence is not None:
             self._presence.look(self._client)
         self._take_answers()
@@ -208,17 +207,11 @@ class TerraceTier(SecondaryTierManager):
     def submit_store(self, job_metadata: Any) -> None:
         """What a request of another epoch has computed is of other weights, whenever it comes: it
         is not stored."""
-        self._follow_weights()
-        if self._begun.get(getattr(job_metadata.req_context, "req_id", ""), 0) != self._epoch:
+        began = self._begun.get(getattr(job_metadata.req_context, "req_id", ""), 0)
+        if began != self._weights.number:
             self._finish(job_metadata, ())
             return
         self._submit("store", self._store, job_metadata)
-
-    def _follow_weights(self) -> None:
-        self._weights.look()
-        if self._weights.mask != self._mask:
-            self._mask = self._weights.mask
-            self._epoch += 1
 
     def _submit(self, kind: str, work: Callable[[Run, Any], Set[int]], job: Any) -> None:
         if self.refusal is not None:
@@ -293,7 +286,6 @@ class TerraceTier(SecondaryTierManager):
         Every job has its deadline."""
         concurrent.futures.wait(self._jobs)
         self._weights.reset()
-        self._follow_weights()
 
     # ---- requests ----
 
@@ -304,7 +296,7 @@ class TerraceTier(SecondaryTierManager):
                 self._touched[key] = None
 
     def on_new_request(self, req_context: Any) -> Any:
-        self._begun.setdefault(req_context.req_id, self._epoch)
+        self._begun.setdefault(req_context.req_id, self._weights.number)
         return offload.RequestOffloadingContext()
 
     def on_request_finished(self, req_context: Any) -> None:
