@@ -12,6 +12,12 @@ WriteLease* Live(const terrace_write_lease* lease) { return LiveLease<WriteLease
 
 constexpr terrace_id kNoId = {.low = 0, .high = 0};
 
+terrace_reserved_key ToCKey(const protocol::ReservedKey& reserved) {
+  return {.status = reserved.status,
+          .writer_age_ms = reserved.is_passed_by != 0 ? 1 : reserved.writer_age_ms,
+          .commit_id = reserved.commit_id};
+}
+
 }  // namespace
 
 // ---- Reading ----
@@ -160,11 +166,18 @@ terrace_status terrace_write_lease_key(const terrace_write_lease* lease, uint32_
   if (live == nullptr || key == nullptr || key_index >= live->keys().size()) {
     return TERRACE_INVALID;
   }
-  const protocol::ReservedKey& reserved = live->keys()[key_index];
-  *key = {.status = reserved.status,
-          .writer_age_ms = reserved.is_passed_by != 0 ? 1 : reserved.writer_age_ms,
-          .commit_id = reserved.commit_id};
+  *key = ToCKey(live->keys()[key_index]);
   return TERRACE_OK;
+}
+
+uint32_t terrace_write_lease_keys(const terrace_write_lease* lease, terrace_reserved_key* keys,
+                                  uint32_t key_capacity) {
+  const WriteLease* live = Live(lease);
+  if (live == nullptr) return 0;
+  const std::span<const protocol::ReservedKey> all = live->keys();
+  const size_t count = keys == nullptr ? 0 : std::min<size_t>(all.size(), key_capacity);
+  std::ranges::transform(all.first(count), keys, ToCKey);
+  return static_cast<uint32_t>(all.size());
 }
 
 terrace_id terrace_write_lease_token(const terrace_write_lease* lease) {

@@ -399,7 +399,7 @@ typedef struct terrace_reserved_key {
   uint64_t commit_id;     /* with TERRACE_OK */
 } terrace_reserved_key;
 
-/* Asks for the right to write those of the keys that nobody has or writes: terrace_write_lease_key
+/* Asks for the right to write those of the keys that nobody has or writes: terrace_write_lease_keys
  * says of each what became of it. TERRACE_OK also when none is to be written. It waits for room at
  * most until the deadline. What *lease held before is given up. Ends with
  * terrace_write_lease_abort, or a commit with TERRACE_COMMIT_RELEASE. */
@@ -417,6 +417,10 @@ TERRACE_API uint32_t terrace_write_lease_key_count(const terrace_write_lease* le
 /* What became of one key. TERRACE_INVALID if there are fewer. */
 TERRACE_API terrace_status terrace_write_lease_key(const terrace_write_lease* lease,
                                                    uint32_t key_index, terrace_reserved_key* key);
+/* Writes what became of at most key_capacity keys, from the first on, and returns how many keys
+ * there are; NULL with 0 is allowed. */
+TERRACE_API uint32_t terrace_write_lease_keys(const terrace_write_lease* lease,
+                                              terrace_reserved_key* keys, uint32_t key_capacity);
 /* What another process of the same domain joins by; zero if no key is to be written. */
 TERRACE_API terrace_id terrace_write_lease_token(const terrace_write_lease* lease);
 /* 0 once the daemon revoked it or went away: what is written from then on is lost. */

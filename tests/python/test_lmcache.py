@@ -20,6 +20,7 @@ import pytest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "stubs"))
 
 import terrace  # noqa: E402  pylint: disable=wrong-import-position
+from terrace import parameters  # noqa: E402  pylint: disable=wrong-import-position
 from terrace.lmcache import daemon as verbs  # noqa: E402  pylint: disable=C0413
 from terrace.lmcache import TerraceL2Adapter, locks, objects  # noqa: E402  pylint: disable=C0413
 import lmcache_engine  # noqa: E402  pylint: disable=wrong-import-position
@@ -403,7 +404,7 @@ def test_a_configuration_without_it_is_refused(daemon, name):
 
 
 @pytest.mark.parametrize("name, value, allowed", [
-    ("timeout_ms", "soon", "milliseconds"), ("load_timeout_ms", -1, "milliseconds"),
+    ("timeout_ms", "soon", parameters.TIMEOUT), ("load_timeout_ms", -1, parameters.MILLISECONDS),
     ("chunk_size", 2.5, "a whole number"), ("socket", 5, "a path"), ("revision", True, "a text")])
 def test_a_value_that_cannot_be_is_named(daemon, name, value, allowed):
     engine = make(daemon, **{name: value})

@@ -10,6 +10,7 @@ from test_sglang import (  # first: it stands in for SGLang's modules
     config_of, hashes, indices_of, make, make_hybrid, make_ranks, store, transfer,
     wait_populated)
 import terrace.sglang
+from terrace import parameters
 from conftest import LONG_S, connect, kept_out
 
 GROUP = terrace.group.Group
@@ -164,8 +165,8 @@ def test_copying_takes_no_patience():
 @pytest.mark.parametrize("name, value, allowed", [
     ("flush_keeps", "false", "true or false"), ("flush_keeps", "true", "true or false"),
     ("one_namespace", "false", "true or false"), ("one_namespace", 2, "true or false"),
-    ("timeout_ms", "fast", "milliseconds"), ("timeout_ms", -1, "milliseconds"),
-    ("timeout_ms", True, "milliseconds"), ("timeout_ms", float("nan"), "milliseconds"),
+    ("timeout_ms", "fast", parameters.TIMEOUT), ("timeout_ms", -1, parameters.TIMEOUT),
+    ("timeout_ms", True, parameters.TIMEOUT), ("timeout_ms", float("nan"), parameters.TIMEOUT),
     ("socket", 5, "a path"), ("revision", ["1"], "a text")])
 def test_a_value_that_cannot_be_is_named_and_everything_misses(daemon, caplog, name, value,
                                                                allowed):

@@ -11,7 +11,7 @@ import types
 import pytest
 import torch
 
-from vllm_driver import (LONG_S, ONE_SHARE, PROMPT, REQUESTS, connect, drive,
+from vllm_driver import (LONG_S, ONE_SHARE, PROMPT, REQUESTS, GroupOf, connect, drive,
                          drive_while_daemons_die, expect_nothing_held, make_engine,
                          preempt_next_step, run_prompt, terrace, vllm_engine, wait_for_segments,
                          warmed_engine)
@@ -250,7 +250,7 @@ def test_a_hit_on_a_block_of_the_same_step_is_not_stored_before_it_is_computed(d
 
 def test_a_request_whose_loads_always_fail_is_computed(daemon, monkeypatch):
     engine = warmed_engine(daemon)
-    monkeypatch.setattr("terrace.vllm.worker.WorkerHalf._copy", lambda self, load, wait_s: 0)
+    monkeypatch.setattr("terrace.vllm.worker.WorkerHalf._copy", lambda self, loading: 0)
     run_prompt(engine)
     assert engine.counts["lost_loads"] == 1 and engine.connector.side.refusal is None
     expect_nothing_held(daemon, engine)
@@ -260,7 +260,7 @@ def test_a_hybrid_request_that_lost_a_block_is_computed_from_its_start(daemon, m
     engine = warmed_engine(daemon, windows=(0, 20))
     copy = terrace.vllm.worker.WorkerHalf._copy
     monkeypatch.setattr("terrace.vllm.worker.WorkerHalf._copy",
-                        lambda self, load, wait_s: copy(self, load, wait_s) - 1)
+                        lambda self, loading: copy(self, loading) - 1)
     run_prompt(engine)
     assert engine.counts["loaded_tokens"] == 72 and engine.counts["lost_loads"] == 1
     assert engine.connector.side.scheduler.counters["failed_loads"] == 1
@@ -270,8 +270,8 @@ def test_a_hybrid_request_that_lost_a_block_is_computed_from_its_start(daemon, m
 def test_a_hybrid_hit_loads_no_more_of_a_window_than_is_kept(daemon, monkeypatch):
     loads = []
     copy = terrace.vllm.worker.WorkerHalf._copy
-    monkeypatch.setattr("terrace.vllm.worker.WorkerHalf._copy", lambda self, load, wait_s: (
-        loads.append(load), copy(self, load, wait_s))[1])
+    monkeypatch.setattr("terrace.vllm.worker.WorkerHalf._copy", lambda self, loading: (
+        loads.append(loading.load), copy(self, loading))[1])
     engine = warmed_engine(daemon, windows=(0, 20))
     run_prompt(engine)
     assert engine.counts["loaded_tokens"] == 72
@@ -284,8 +284,8 @@ def test_a_hybrid_hit_loads_no_more_of_a_window_than_is_kept(daemon, monkeypatch
 def test_a_hit_ends_where_there_is_a_state_and_loads_that_alone(daemon, monkeypatch):
     loads = []
     copy = terrace.vllm.worker.WorkerHalf._copy
-    monkeypatch.setattr("terrace.vllm.worker.WorkerHalf._copy", lambda self, load, wait_s: (
-        loads.append(load), copy(self, load, wait_s))[1])
+    monkeypatch.setattr("terrace.vllm.worker.WorkerHalf._copy", lambda self, loading: (
+        loads.append(loading.load), copy(self, loading))[1])
     engine = warmed_engine(daemon, windows=(0, "state"), chunk_tokens=80)  # one state: after 72
     run_prompt(engine)
     assert engine.counts["loaded_tokens"] == 72
@@ -482,19 +482,18 @@ def test_loads_that_wait_for_a_thread_have_the_same_deadline(monkeypatch):
     clock = [100.0]
     monkeypatch.setattr("terrace.vllm.worker.time.monotonic", lambda: clock[0])
 
-    def copy(half, load, deadline):
-        waits.append(max(0.0, deadline - clock[0]))
+    def copy(half, loading):
+        waits.append(max(0.0, loading.deadline - clock[0]))
         clock[0] += 4.0
         return 0
 
     monkeypatch.setattr("terrace.vllm.worker._LOAD_THREADS", 1)
     monkeypatch.setattr("terrace.vllm.worker.WorkerHalf._copy", copy)
-    half = terrace.vllm.worker.WorkerHalf(None, lambda: terrace.vllm.copies.InStep({}),
+    half = terrace.vllm.worker.WorkerHalf(GroupOf(), lambda: terrace.vllm.copies.InStep({}),
                                           shares=ONE_SHARE, load_timeout_s=10.0)
-    half._loaders.submit(lambda: None).result(LONG_S)
     half.load([terrace.vllm.messages.Load(f"r{n}", (1, n), [[n]]) for n in range(4)])
     half.close()
-    assert waits[0] >= waits[1] >= waits[2] >= waits[3] and waits[3] <= 2.0
+    assert waits == [10.0, 6.0, 2.0, 0.0]
     assert half.take_loaded() == ({"r0", "r1", "r2", "r3"},) * 2
 
 
@@ -503,11 +502,11 @@ def test_only_a_step_that_computes_nothing_waits_for_a_load(monkeypatch, is_idle
     may_end = threading.Event()
     monkeypatch.setattr("terrace.vllm.worker.IDLE_WAIT_S", LONG_S)
     monkeypatch.setattr("terrace.vllm.worker.WorkerHalf._copy",
-                        lambda half, load, deadline: may_end.wait(LONG_S) and 1)
+                        lambda half, loading: may_end.wait(LONG_S) and 1)
     role = terrace.vllm.worker_role.WorkerRole.__new__(terrace.vllm.worker_role.WorkerRole)
     role.refusal, role._lost_loads, role._bad_blocks, role._kv_cache_config = None, [], set(), None
     role.worker = half = terrace.vllm.worker.WorkerHalf(
-        None, lambda: terrace.vllm.copies.InStep({}), shares=ONE_SHARE)
+        GroupOf(), lambda: terrace.vllm.copies.InStep({}), shares=ONE_SHARE)
     half.load([terrace.vllm.messages.Load("only", (1, 1), [[1]])])
     if is_idle:
         threading.Timer(0.01, may_end.set).start()

@@ -136,7 +136,7 @@ def test_hits_are_what_was_delivered(daemon, monkeypatch, good_count):
     engine = warmed_engine(daemon)
     copy = terrace.vllm.worker.WorkerHalf._copy
     monkeypatch.setattr("terrace.vllm.worker.WorkerHalf._copy",
-                        lambda self, load, until: min(copy(self, load, until), good_count))
+                        lambda self, loading: min(copy(self, loading), good_count))
     request = vllm_engine.Request("only", PROMPT, 1, 8)
     request.prefill_stats = PrefillStats(len(PROMPT), 0, 8 * BLOCKS)
     engine.add(request)

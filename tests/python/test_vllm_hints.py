@@ -11,8 +11,8 @@ import types
 
 import pytest
 
-from vllm_driver import (ONE_SHARE, PROMPT, drive, expect_nothing_held, make_engine, terrace,
-                         vllm_engine, warmed_engine)
+from vllm_driver import (ONE_SHARE, PROMPT, GroupOf, drive, expect_nothing_held, make_engine,
+                         terrace, vllm_engine, warmed_engine)
 from conftest import Daemon, connect
 
 CALL = 5  # of the tests' vocabulary: a token that begins a call of a tool
@@ -444,8 +444,8 @@ def test_the_engine_computes_what_would_come_too_late(daemon, monkeypatch, eta_s
     half = engine.connector.side.scheduler
     half._may_give_up = policy == "recompute"
     copy = terrace.vllm.worker.WorkerHalf._copy
-    monkeypatch.setattr("terrace.vllm.worker.WorkerHalf._copy", lambda self, load, deadline: (
-        waits.append(load.wait_s), copy(self, load, deadline))[1])
+    monkeypatch.setattr("terrace.vllm.worker.WorkerHalf._copy", lambda self, loading: (
+        waits.append(loading.load.wait_s), copy(self, loading))[1])
     serve(engine)
     assert engine.counts["loaded_tokens"] == loaded
     assert half.counters["left_tokens"] == 72 - loaded
@@ -493,10 +493,10 @@ def test_what_has_left_a_lease_is_not_promised_any_more():
 def test_a_load_that_computing_has_overtaken_is_given_up(monkeypatch):
     waits, clock = [], [100.0]
     monkeypatch.setattr("terrace.vllm.worker.time.monotonic", lambda: clock[0])
-    monkeypatch.setattr("terrace.vllm.worker.WorkerHalf._copy", lambda half, load, deadline: (
-        waits.append(deadline - clock[0]), 0)[1])
+    monkeypatch.setattr("terrace.vllm.worker.WorkerHalf._copy", lambda half, loading: (
+        waits.append(loading.deadline - clock[0]), 0)[1])
     half = terrace.vllm.worker.WorkerHalf(
-        None, lambda: terrace.vllm.copies.InStep({}), shares=ONE_SHARE,
+        GroupOf(), lambda: terrace.vllm.copies.InStep({}), shares=ONE_SHARE,
         load_timeout_s=10.0)
     half.load([terrace.vllm.messages.Load("r", (1, 1), [[1]], wait_s) for wait_s in
                (None, 0.25, 60.0)])

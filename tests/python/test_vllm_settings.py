@@ -43,7 +43,9 @@ def test_a_name_that_is_none_is_told_with_the_nearest(caplog):
     ("timeout_ms", "soon"), ("timeout_ms", -1), ("lookup_wait_ms", "nan"), ("copy_threads", "x"),
     ("copy_threads", -1), ("copy_threads", 1.5), ("pinned_gib", "inf"), ("tool_call_tokens", 5),
     ("tool_call_tokens", "345"), ("hbm", "false"), ("hbm", "true"), ("hbm", 2),
-    ("timeout_ms", True), ("revision", True), ("socket", 5), ("weights_version_file", 0)])
+    ("timeout_ms", 0), ("timeout_ms", 1e13), ("load_timeout_ms", 1e13), ("copy_threads", 65),
+    ("pinned_gib", 1 << 34), ("timeout_ms", True), ("revision", True), ("socket", 5),
+    ("weights_version_file", 0)])
 def test_a_value_that_cannot_be_is_named(name, value):
     with pytest.raises(ValueError, match=f"{name} is {value!r}"):
         Settings.of({"socket": "/s", name: value})

@@ -18,6 +18,7 @@ sys.modules["vllm.v1.core"].kv_cache_utils = types.SimpleNamespace(
 
 import terrace  # noqa: E402  pylint: disable=wrong-import-position
 import terrace.vllm_tier as vllm_tier  # noqa: E402  pylint: disable=wrong-import-position
+from terrace import parameters  # noqa: E402  pylint: disable=wrong-import-position
 from terrace.vllm import tier_chunks  # noqa: E402  pylint: disable=wrong-import-position
 import vllm_tiering  # noqa: E402  pylint: disable=wrong-import-position
 from conftest import (  # noqa: E402  pylint: disable=wrong-import-position
@@ -291,7 +292,7 @@ def test_a_reader_loads_and_stores_nothing(daemon):
 
 
 @pytest.mark.parametrize("name, value, allowed", [
-    ("timeout_ms", "soon", "milliseconds"), ("load_timeout_ms", -1, "milliseconds"),
+    ("timeout_ms", "soon", parameters.TIMEOUT), ("load_timeout_ms", -1, parameters.MILLISECONDS),
     ("socket", 5, "a path"), ("revision", True, "a text")])
 def test_a_value_that_cannot_be_is_named(daemon, name, value, allowed):
     driver = make_driver(daemon, **{name: value})

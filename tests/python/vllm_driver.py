@@ -106,6 +106,27 @@ def expect_no_lease(daemon):
 PROMPT = list(range(100, 180))
 ONE_SHARE = [terrace.vllm.messages.Share(group=0, member=0, is_ours=True)]
 
+# A lease whose blocks are all there.
+LENT = types.SimpleNamespace(block_count=1, ready_count=1, is_valid=True,
+                             wait_ready=lambda count, timeout_s: None, release=lambda: None)
+
+
+class GroupOf:
+    """Of no daemon: lends what `lend` says for a token."""
+
+    def __init__(self, lend=lambda token: LENT):
+        self._lend = lend
+
+    def join_read(self, token, member_mask, flags=0):
+        return self._lend(token)
+
+
+def wait_until(is_so):
+    deadline = time.monotonic() + LONG_S
+    while not is_so():
+        assert time.monotonic() < deadline, "it does not happen"
+        time.sleep(0.001)
+
 
 def run_prompt(engine, request_id="only", steps_max=20_000):
     engine.add(vllm_engine.Request(request_id, PROMPT, 1, 8))

@@ -35,9 +35,9 @@ def watch(half, all_pages, stored, loaded):
         stored.extend(digests(message))
         return store_one(message)
 
-    def copy(message, deadline):
-        count = copy_one(message, deadline)
-        loaded.extend(digests(message, count))
+    def copy(loading):
+        count = copy_one(loading)
+        loaded.extend(digests(loading.load, count))
         return count
 
     half._store, half._copy = store, copy

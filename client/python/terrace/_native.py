@@ -217,6 +217,7 @@ FUNCTIONS: Dict[str, Tuple[Any, Any]] = {
     "terrace_join_write": (c_int32, [c_void_p, c_uint32, Id, c_uint64, _WRITE]),
     "terrace_write_lease_key_count": (c_uint32, [_WRITE]),
     "terrace_write_lease_key": (c_int32, [_WRITE, c_uint32, POINTER(ReservedKey)]),
+    "terrace_write_lease_keys": (c_uint32, [_WRITE, POINTER(ReservedKey), c_uint32]),
     "terrace_write_lease_token": (Id, [_WRITE]),
     "terrace_write_lease_is_valid": (c_int, [_WRITE]),
     "terrace_write_lease_slot": (c_void_p, [_WRITE, c_uint32, c_uint32, POINTER(c_uint64)]),

@@ -148,7 +148,7 @@ class ReservedKey(NamedTuple):
     is_passed_by: bool = False
 
 
-_TIMEOUT_S_MAX = 10**9
+TIMEOUT_S_MAX = 10**9
 
 
 def microseconds(timeout_s: Optional[float]) -> int:
@@ -157,8 +157,8 @@ def microseconds(timeout_s: Optional[float]) -> int:
         return 0
     if not isinstance(timeout_s, (int, float)) and not hasattr(timeout_s, "__float__"):
         raise wrong_type("timeout_s", timeout_s, "seconds, a number")
-    if not 0 <= timeout_s <= _TIMEOUT_S_MAX:  # which a NaN is not
-        raise Invalid(f"timeout_s is {timeout_s}: pass 0 to {_TIMEOUT_S_MAX} seconds, or None "
+    if not 0 <= timeout_s <= TIMEOUT_S_MAX:  # which a NaN is not
+        raise Invalid(f"timeout_s is {timeout_s}: pass 0 to {TIMEOUT_S_MAX} seconds, or None "
                       "for the client's default")
     return max(1, int(timeout_s * 1e6))
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .group import Group
 
 lib = _native.lib
+_OK, _NO_SPACE = 0, 3
 _EXISTS, _BUSY, _INVALID, _GONE, _UNSUPPORTED = 2, 4, 5, 8, 9  # statuses
 _ON_DEVICE = ("it lies in the memory of a GPU, which this process's threads do not reach: "
               "PagedCache.load copies it into pages")
@@ -288,6 +289,23 @@ class ReadLease(_Lease):
         lib.terrace_read_lease_release(self.native, self._end_reason)
 
 
+class _StatusNames(Dict[int, str]):
+    """By code, as far as they were asked for."""
+
+    def __missing__(self, code: int) -> str:
+        name = self[code] = lib.terrace_status_name(code).decode()
+        return name
+
+
+_status_names = _StatusNames()
+
+
+def _reserved_key(native: Any) -> ReservedKey:
+    status = _status_names[native.status]
+    return ReservedKey(status, native.writer_age_ms if status == "busy" else 0, native.commit_id,
+                       status == "no space" and native.writer_age_ms != 0)
+
+
 class WriteLease(_Lease):
     """The right to write reserved blocks. A context manager that aborts what was not committed."""
 
@@ -297,7 +315,13 @@ class WriteLease(_Lease):
         return lib.terrace_write_lease_key_count(self.native)
 
     def __iter__(self) -> Iterator[ReservedKey]:
-        return (self.key(i) for i in range(len(self)))
+        return map(_reserved_key, self._keys())
+
+    def _keys(self) -> Any:
+        count = len(self)
+        keys = (_native.ReservedKey * count)()
+        lib.terrace_write_lease_keys(self.native, keys, count)
+        return keys
 
     def key(self, index: int) -> ReservedKey:
         """What became of one key of the reserve."""
@@ -306,15 +330,30 @@ class WriteLease(_Lease):
                                              ctypes.byref(found))
         if status:
             raise from_status(status, f"key {index} of {len(self)}")
-        status_name = lib.terrace_status_name(found.status).decode()
-        return ReservedKey(status_name, found.writer_age_ms if status_name == "busy" else 0,
-                           found.commit_id,
-                           status_name == "no space" and found.writer_age_ms != 0)
+        return _reserved_key(found)
+
+    @property
+    def statuses(self) -> List[str]:
+        """What became of each key, as ReservedKey.status: of thousands, much sooner than one after
+        another."""
+        return [_status_names[code] for code in self._words(0)]
+
+    @property
+    def is_passed_by(self) -> bool:
+        """Some key is, as ReservedKey.is_passed_by."""
+        return any(age and code == _NO_SPACE
+                   for code, age in zip(self._words(0), self._words(1)))
+
+    def _words(self, field: int) -> List[int]:
+        """One 32-bit field of the native ReservedKeys."""
+        words = ctypes.sizeof(_native.ReservedKey) // 4
+        found: List[int] = memoryview(bytes(self._keys())).cast("i")[field::words].tolist()
+        return found
 
     @property
     def reserved(self) -> List[int]:
         """Indexes of the keys that are ours to write."""
-        return [i for i, key in enumerate(self) if key.status == "ok"]
+        return [i for i, code in enumerate(self._words(0)) if code == _OK]
 
     @property
     def is_valid(self) -> bool:

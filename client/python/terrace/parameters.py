@@ -9,7 +9,13 @@ import logging
 import os
 from typing import Any, Callable, Collection, Dict, Iterable, Mapping, NamedTuple
 
+from .calls import TIMEOUT_S_MAX
+
 FLAG = "true or false (1 or 0)"
+MILLISECONDS = f"milliseconds, at most {TIMEOUT_S_MAX * 1000}"
+TIMEOUT = MILLISECONDS + ", and more than 0"
+_THREADS_MAX = 64
+THREADS = f"a whole number, at most {_THREADS_MAX}"
 
 
 class Parameter(NamedTuple):
@@ -55,10 +61,18 @@ def flag(value: Any) -> bool:
 
 
 def seconds(milliseconds: Any) -> float:
-    """Not negative, and an end of it."""
+    """Not negative, and no more than a call takes."""
     found = _number(milliseconds) / 1e3
-    if not 0 <= found < float("inf"):
+    if not 0 <= found <= TIMEOUT_S_MAX:
         raise ValueError("no time")
+    return found
+
+
+def timeout(milliseconds: Any) -> float:
+    """In seconds: in no time at all nobody answers."""
+    found = seconds(milliseconds)
+    if found == 0:
+        raise ValueError("no time to answer in")
     return found
 
 
@@ -68,6 +82,14 @@ def count(value: Any) -> int:
     if number < 0 or number != number // 1:
         raise ValueError("no count")
     return int(number)
+
+
+def threads(value: Any) -> int:
+    """No more than a device of host memory takes."""
+    found = count(value)
+    if found > _THREADS_MAX:
+        raise ValueError("too many")
+    return found
 
 
 def _number(value: Any) -> float:
@@ -99,5 +121,8 @@ def text(value: Any) -> str:
 
 
 def gib(value: Any) -> int:
-    """In bytes."""
-    return count(_number(value) * (1 << 30) // 1)
+    """In bytes, which the library counts in 64 bits."""
+    found = count(_number(value) * (1 << 30) // 1)
+    if found >= 1 << 64:
+        raise ValueError("too many")
+    return found

@@ -204,12 +204,11 @@ class Asker:
             is_useful = lease.block_count > 0
         else:
             lease = WriteLease.of(self.group, completion.write_lease)
-            reserved = list(lease)
-            answers = [key.status for key in reserved]
+            answers = lease.statuses
             pending.reserved_count = answers.count("ok")
             pending.no_room_count = answers.count("no space")
             pending.no_room_first = answers.index("no space") if pending.no_room_count else 0
-            pending.is_passed_by = any(key.is_passed_by for key in reserved)
+            pending.is_passed_by = pending.no_room_count > 0 and lease.is_passed_by
             is_useful = pending.reserved_count > 0
         if is_useful:
             pending.lease = lease

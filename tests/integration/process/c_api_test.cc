@@ -203,6 +203,30 @@ TEST_F(CApi, ASecondWriterIsToldThatTheBlockExists) {
   EXPECT_EQ(terrace_write_lease_key(&lease, 2, &key), TERRACE_INVALID);
   EXPECT_EQ(terrace_write_lease_slot(&lease, 0, 0, nullptr), nullptr);
   terrace_write_lease_abort(&lease);
+  EXPECT_EQ(terrace_write_lease_keys(&lease, &key, 1), 0u);
+}
+
+TEST_F(CApi, AllReservedKeysAreToldAtOnceAsEachAlone) {
+  const std::vector<terrace_id> keys = KeysOf(41, 3);
+  Store({keys[0]}, 41);
+  terrace_write_lease lease = {};
+  ASSERT_EQ(terrace_reserve(client_, group_, keys.data(), 3, &request_, &lease), TERRACE_OK);
+  terrace_reserved_key all[4] = {};
+  EXPECT_EQ(terrace_write_lease_keys(&lease, nullptr, 0), 3u);
+  EXPECT_EQ(terrace_write_lease_keys(&lease, nullptr, 4), 3u);
+  EXPECT_EQ(terrace_write_lease_keys(&lease, all, 2), 3u);
+  EXPECT_EQ(all[2].commit_id, 0u);
+  EXPECT_EQ(terrace_write_lease_keys(&lease, all, 4), 3u);
+  for (uint32_t i = 0; i < 3; ++i) {
+    terrace_reserved_key one = {};
+    ASSERT_EQ(terrace_write_lease_key(&lease, i, &one), TERRACE_OK);
+    EXPECT_EQ(all[i].status, i == 0 ? TERRACE_EXISTS : TERRACE_OK);
+    EXPECT_EQ(all[i].status, one.status);
+    EXPECT_EQ(all[i].writer_age_ms, one.writer_age_ms);
+    EXPECT_EQ(all[i].commit_id, one.commit_id);
+  }
+  EXPECT_EQ(all[3].commit_id, 0u);
+  terrace_write_lease_abort(&lease);
 }
 
 TEST_F(CApi, CompletionsComeByPollAndByCallback) {

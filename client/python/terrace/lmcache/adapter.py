@@ -39,8 +39,8 @@ _PARAMETERS = {
     "weights_version_file": Parameter("weights_version_file", parameters.path, "a path"),
     "chunk_size": Parameter("chunk_tokens", parameters.count, "a whole number"),
     "apart": Parameter("apart", parameters.text, "a text"),
-    "timeout_ms": Parameter("timeout_s", parameters.seconds, "milliseconds"),
-    "load_timeout_ms": Parameter("load_timeout_s", parameters.seconds, "milliseconds"),
+    "timeout_ms": Parameter("timeout_s", parameters.timeout, parameters.TIMEOUT),
+    "load_timeout_ms": Parameter("load_timeout_s", parameters.seconds, parameters.MILLISECONDS),
     "threads": Parameter("threads", lambda value: value, "a whole number"),
 }
 _THREADS, _THREADS_MAX = 2, 64

@@ -229,9 +229,7 @@ class Daemon:
         try:
             with group.reserve(row.keys(group), self._store_timeout_s, row.hints,
                                **self._place(group, row)) as lease:
-                reserved = list(lease)
-                answers = [key.status for key in reserved]
-                is_passed_by = any(key.is_passed_by for key in reserved)
+                answers, is_passed_by = lease.statuses, lease.is_passed_by
                 ours = {i for i, answer in zip(row.indexes, answers) if answer == "ok"}
                 others = {i for i, answer in zip(row.indexes, answers)
                           if answer in ("exists", "busy")}

@@ -271,7 +271,7 @@ class TerraceHiCache(HiCacheStorage):
                                    parent=parent, first_position=len(prefix),
                                    event_hashes=[event_hash(key) for key in keys],
                                    **place) as lease:
-                    answers = [key.status for key in lease]
+                    answers = lease.statuses
                     if "ok" in answers:
                         with patience.copying():
                             lease.write(pool.addresses(shard, host_indices, len(keys)))

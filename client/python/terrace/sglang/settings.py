@@ -35,7 +35,7 @@ class Settings:
 _PARAMETERS: Dict[str, Parameter] = {
     "socket": Parameter("socket", parameters.path, "a path"),
     "revision": Parameter("revision", parameters.text, "a text"),
-    "timeout_ms": Parameter("timeout_s", parameters.seconds, "milliseconds"),
+    "timeout_ms": Parameter("timeout_s", parameters.timeout, parameters.TIMEOUT),
     "flush_keeps": Parameter("flush_keeps", parameters.flag, parameters.FLAG),
     "one_namespace": Parameter("one_namespace", parameters.flag, parameters.FLAG),
     "recompute_ns_per_token": Parameter("recompute_ns_per_token", lambda value: value,

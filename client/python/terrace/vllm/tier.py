@@ -52,8 +52,8 @@ _PARAMETERS = {
     "socket": Parameter("socket", parameters.path, "a path"),
     "revision": Parameter("revision", parameters.text, "a text"),
     "weights_version_file": Parameter("weights_version_file", parameters.path, "a path"),
-    "timeout_ms": Parameter("timeout_s", parameters.seconds, "milliseconds"),
-    "load_timeout_ms": Parameter("load_timeout_s", parameters.seconds, "milliseconds"),
+    "timeout_ms": Parameter("timeout_s", parameters.timeout, parameters.TIMEOUT),
+    "load_timeout_ms": Parameter("load_timeout_s", parameters.seconds, parameters.MILLISECONDS),
 }
 
 

@@ -3,7 +3,8 @@
 Stores begin where they are asked for, before the step's forward pass, and are committed when their
 copies have ended: at once where the step itself makes them, else on a thread, some steps later.
 Those of a LoRA adapter are when it is known, too, that its files are what they were.
-Loads run on threads, into blocks that nobody else touches until they have been reported.
+Loads run on threads, into blocks that nobody else touches until they have been reported; those
+whose blocks are still on their way wait aside.
 """
 import concurrent.futures
 import logging
@@ -14,12 +15,13 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Se
 from ..calls import Token
 from ..errors import Busy, TerraceError, Unavailable
 from ..group import Group
-from ..leases import WriteLease
+from ..leases import ReadLease, WriteLease
 from ..paged import Copy
 from ..threads import started_pool
 from .kv_memory import KvMemory
 from .looks import Look, Looks
 from .messages import MARKER_BYTES, NO_BLOCK, Load, Share, Step, Store
+from .waiting import Loading, WaitingRoom
 
 logger = logging.getLogger("vllm.terrace")
 _LOAD_THREADS = 2
@@ -70,6 +72,7 @@ class WorkerHalf:
         self._next_make = 0.0
         self._kv_memory = kv_memory or KvMemory()
         self._loaders = started_pool(_LOAD_THREADS, "terrace-load")
+        self._waiting = WaitingRoom(lambda loading: self._loaders.submit(self._load, loading))
         self._closer = started_pool(1, "terrace-copied")
         self._closing: "Set[concurrent.futures.Future[None]]" = set()
         self._committer = started_pool(1, "terrace-store")
@@ -280,43 +283,68 @@ class WorkerHalf:
         with self._lock:
             self._load_count += len(loads)
         for load in loads:
-            self._loaders.submit(self._load, load, free, began)
+            wait_s = self.load_timeout_s if load.wait_s is None else load.wait_s
+            loading = Loading(load, began, began + min(wait_s, self.load_timeout_s), free)
+            self._loaders.submit(self._begin_load, loading)
 
-    def _load(self, load: Load, free: Callable[[], None], began: float) -> None:
+    def _begin_load(self, loading: Loading) -> None:
+        is_lost = True
+        try:
+            loading.free()
+            loading.lease = self._join(loading.load)
+            is_lost = False
+        except TerraceError:
+            return
+        finally:
+            if is_lost:
+                self._end_load(loading, 0)
+        if not self._waiting.enter(loading):
+            self._load(loading)
+
+    def _join(self, load: Load) -> Optional[ReadLease]:
+        """None: all of it is other stages'."""
+        mask = sum(1 << share.member for share in self.shares)
+        if mask == 0:
+            return None
+        return self.group.join_read(Token(*load.token), mask, flags=self._read_flags)
+
+    def _load(self, loading: Loading) -> None:
         good_count = 0
         try:
-            free()
-            wait_s = self.load_timeout_s if load.wait_s is None else load.wait_s
-            good_count = self._copy(load, began + min(wait_s, self.load_timeout_s))
+            good_count = self._copy(loading)
         except TerraceError:
             pass
         finally:
-            self._count(loads=1, load_seconds=time.monotonic() - began)
-            bad_blocks = blocks_of(load, good_count)
-            with self._lock:
-                self._bad_blocks.update(bad_blocks)
-                self._loaded.add(load.request_id)
-                if bad_blocks:
-                    self._failed.add(load.request_id)
-                self._load_count -= 1
-                self._load_ended.notify()
+            if loading.lease is not None:
+                loading.lease.release()
+            self._end_load(loading, good_count)
 
-    def _copy(self, load: Load, deadline: float) -> int:
+    def _end_load(self, loading: Loading, good_count: int) -> None:
+        load = loading.load
+        self._count(loads=1, load_seconds=time.monotonic() - loading.began)
+        bad_blocks = blocks_of(load, good_count)
+        with self._lock:
+            self._bad_blocks.update(bad_blocks)
+            self._loaded.add(load.request_id)
+            if bad_blocks:
+                self._failed.add(load.request_id)
+            self._load_count -= 1
+            self._load_ended.notify()
+
+    def _copy(self, loading: Loading) -> int:
         """How many blocks are in place and right."""
-        count = len(load.block_ids[0])
+        load, lease, count = loading.load, loading.lease, loading.block_count
+        if lease is None:
+            return count
+        try:
+            lease.wait_ready(count, 0.0)
+        except Unavailable:
+            count = min(count, lease.ready_count)
         ours = [(share.member, load.block_ids[share.group]) for share in self.shares]
-        if not ours:
-            return count  # all of it is other stages'
-        mask = sum(1 << member for member, _ in ours)
-        with self.group.join_read(Token(*load.token), mask, flags=self._read_flags) as lease:
-            try:
-                lease.wait_ready(count, max(0.0, deadline - time.monotonic()))
-            except Unavailable:
-                count = min(count, lease.ready_count)
-            with self._kv_memory.used():
-                for member, block_ids in ours:
-                    if count > 0:
-                        self.copies.load(lease, member, block_ids[:count], self.load_timeout_s)
+        with self._kv_memory.used():
+            for member, block_ids in ours:
+                if count > 0:
+                    self.copies.load(lease, member, block_ids[:count], self.load_timeout_s)
         self._count(loaded_bytes=self._bytes_of({
             member: sum(block != NO_BLOCK for block in block_ids[:count])
             for member, block_ids in ours}))
@@ -343,6 +371,7 @@ class WorkerHalf:
 
     def close(self) -> None:
         """Waits for the copies on their way: they are vLLM's memory."""
+        self._waiting.close()
         self._loaders.shutdown(wait=True)
         self.give_up_stores()
         self._closer.shutdown(wait=True)  # it has something for the next one
