@@ -3,6 +3,7 @@ import array
 import contextlib
 import gc
 import os
+import pathlib
 import re
 import select
 import signal
@@ -20,6 +21,18 @@ import terrace
 from conftest import (LONG_S, SPACE, Daemon, block_bytes, connect, let_nobody_store, run_terrace,
                       store,
                       wait_until_free)
+
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("is_c_first", [True, False])
+def test_the_examples_in_c_and_in_python_load_what_the_other_stores(daemon, is_c_first):
+    examples = [[f"{os.environ['TERRACE_BUILD']}/client/terrace-prefix-example"],
+                [sys.executable, ROOT / "client/python/examples/prefix.py"]]
+    said = [subprocess.run([*example, daemon.socket], capture_output=True, text=True, check=True)
+            .stdout for example in (examples if is_c_first else reversed(examples))]
+    assert said == ["stored 4 blocks\n", "loaded 4 blocks, all bytes right\n"]
 
 
 def test_what_one_client_stores_another_loads(daemon, group):
@@ -645,7 +658,9 @@ def test_what_ranks_below_all_that_is_there_passes_by_and_says_so():
             keys = group.hash(range(9000, 9080))
             with group.reserve(keys, hints=terrace.Hints(priority=1)) as lease:
                 assert [(key.status, key.is_passed_by) for key in lease] == [("no space", True)] * 5
+                assert lease.is_passed_by and lease.statuses == ["no space"] * 5
             assert (stat("block_count"), stat("reserve_passed_by")) == (kept, passed + 5)
             with group.reserve(keys, hints=terrace.Hints(priority=99)) as lease:
                 assert [(key.status, key.is_passed_by) for key in lease] == [("ok", False)] * 5
+                assert not lease.is_passed_by and lease.statuses == ["ok"] * 5
         small.stop()
