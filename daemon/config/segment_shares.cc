@@ -26,7 +26,7 @@ std::vector<uint32_t> SegmentsExpected(const DaemonConfig& config) {
     expected[i] = GuaranteedSegmentsOf(config, i);
     rest -= std::min<uint64_t>(rest, expected[i]);
   }
-  for (bool is_given = true; rest > 0 && is_given;) {
+  for (bool is_given = count > 0; rest > 0 && is_given;) {
     is_given = false;
     const uint64_t share = std::max<uint64_t>(rest / count, 1);
     for (size_t i = 0; i < count; ++i) {

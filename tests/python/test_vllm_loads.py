@@ -116,11 +116,31 @@ def test_a_worker_that_closes_waits_for_no_block(worker):
     slow = [Coming() for _ in range(5)]
     for number, lease in enumerate(slow):
         begin(f"slow{number}", lease)
+    wait_until(lambda: len(half._waiting._loads) == 5)
     began = time.monotonic()
     half.close()
     assert time.monotonic() - began < LONG_S / 2, "they had that long to come"
     assert half.take_loaded()[0] == {f"slow{n}" for n in range(5)}
     assert copied == [] and all(lease.releases == 1 for lease in slow)
+
+
+def test_a_daemon_that_hangs_costs_a_load_its_deadline_and_not_all_joins(monkeypatch):
+    joins = []
+
+    def join(token):
+        joins.append(token)
+        time.sleep(0.05)
+        raise terrace.Busy("no answer")
+
+    half = WorkerHalf(GroupOf(join), lambda: InStep({}), shares=ONE_SHARE, load_timeout_s=0.2)
+    half.load([Load(f"r{n}", (1, n), [[n]]) for n in range(200)])
+    assert ended(half, {f"r{n}" for n in range(200)}) == {f"r{n}" for n in range(200)}
+    assert 2 <= len(joins) < 100
+    more = [Load(f"s{n}", (1, n), [[n]]) for n in range(200)]
+    monkeypatch.setattr(half, "load_timeout_s", float(LONG_S))
+    half.load(more)
+    half.close()
+    assert ended(half, {load.request_id for load in more}) and len(joins) < 150
 
 
 def test_nobody_looks_while_nothing_is_on_its_way(worker):

@@ -304,14 +304,18 @@ def _load() -> Any:
         except OSError as error:
             tried.append(f"{path}: {error}")
             continue
+        abi_version = library.terrace_abi_version()
+        missing = [name for name in FUNCTIONS if not hasattr(library, name)]
+        if abi_version < ABI_VERSION or missing:
+            raise ImportError(f"{path} has ABI version {abi_version}"
+                              + (f", without {missing[0]}" if missing else "")
+                              + f"; this package needs {ABI_VERSION}, of its own release: install "
+                              "a newer libterrace")
         for name, (result, arguments) in FUNCTIONS.items():
             function = getattr(library, name)
             function.restype = result
             function.argtypes = [_argument(name, index, kind)
                                  for index, kind in enumerate(arguments, 1)]
-        if library.terrace_abi_version() < ABI_VERSION:
-            raise ImportError(f"{path} has ABI version {library.terrace_abi_version()}, this "
-                              f"package needs {ABI_VERSION}: install a newer libterrace")
         return library
     raise ImportError("libterrace.so.1 was not found; install libterrace, or name the file in "
                       "TERRACE_LIBRARY. Tried: " + "; ".join(tried))

@@ -68,14 +68,15 @@ class _Seen(NamedTuple):
 def _look(path: str, stamp: Optional[Tuple[int, ...]]) -> _Seen:
     """Raises OSError and ValueError. May hang."""
     about = os.stat(path)
-    found = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns)
+    # A copy and an archive set mtime, and an inode is used again; no program sets ctime.
+    found = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
     if found == stamp:
         return _Seen(stamp, None)
     with open(path, "rb") as file:
         text = file.read(_VERSION_BYTES_MAX + 1).decode(errors="strict").strip()
     if not text or len(text) > _VERSION_BYTES_MAX:
         raise ValueError(f"it holds {len(text)} characters: write 1 to {_VERSION_BYTES_MAX}")
-    return _Seen(found if time.time_ns() - about.st_mtime_ns > _SETTLED_NS else None, text)
+    return _Seen(found if time.time_ns() - about.st_ctime_ns > _SETTLED_NS else None, text)
 
 
 class _Looker:

@@ -325,6 +325,7 @@ class WriteLease(_Lease):
 
     def key(self, index: int) -> ReservedKey:
         """What became of one key of the reserve."""
+        self._must_live("looking at a key")
         found = _native.ReservedKey()
         status = lib.terrace_write_lease_key(self.native, number("index", index),
                                              ctypes.byref(found))
@@ -335,7 +336,8 @@ class WriteLease(_Lease):
     @property
     def statuses(self) -> List[str]:
         """What became of each key, as ReservedKey.status: of thousands, much sooner than one after
-        another."""
+        another. In a lease that was joined all keys but the reserved ones are "exists"; of one that
+        has ended there are none."""
         return [_status_names[code] for code in self._words(0)]
 
     @property

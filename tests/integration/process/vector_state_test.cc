@@ -286,6 +286,9 @@ void CVectorState::StoreAndLoad() {
   terrace_reserved_key key = {};
   ASSERT_EQ(CLEAN(terrace_write_lease_key(&write, 0, &key)), TERRACE_OK);
   ASSERT_EQ(key.status, TERRACE_OK) << "the daemon was to be ready for three blocks";
+  terrace_reserved_key keys[3] = {};
+  ASSERT_EQ(CLEAN(terrace_write_lease_keys(&write, keys, 3)), 3u);
+  EXPECT_EQ(keys[0].status, TERRACE_OK);
   CLEAN(terrace_write_lease_token(&write));
   EXPECT_EQ(CLEAN(terrace_write_lease_is_valid(&write)), 1);
   uint64_t slot_bytes = 0;

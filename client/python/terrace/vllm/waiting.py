@@ -13,7 +13,7 @@ from ..leases import ReadLease
 from ..threads import started_pool
 from .messages import Load
 
-_LOOK_S = 0.001
+_LOOK_S, _LOOK_S_MAX = 0.001, 0.016
 
 
 @dataclasses.dataclass(eq=False)
@@ -74,7 +74,7 @@ class WaitingRoom:
         return True
 
     def _watch(self) -> None:
-        turn = 0
+        turn, look_s = 0, _LOOK_S
         while True:
             with self._lock:
                 loads = list(self._loads)
@@ -85,7 +85,8 @@ class WaitingRoom:
             # else tells that its blocks will not come.
             turn += 1
             chosen = loads[turn % len(loads)]
-            decided = chosen if chosen.is_decided(_LOOK_S) else None
+            left_s = min(each.deadline for each in loads) - time.monotonic()
+            decided = chosen if chosen.is_decided(max(0.0, min(look_s, left_s))) else None
             now = time.monotonic()
             over = [each for each in loads if each is decided or each.has_come
                     or each.deadline <= now or self._is_closed]
@@ -93,6 +94,12 @@ class WaitingRoom:
                 self._loads = [each for each in self._loads if each not in over]
             for each in over:
                 self._go_on(each)
+            # A slow tier needs no look each millisecond, in which the engine has the interpreter.
+            look_s = _LOOK_S if over else min(1.25 * look_s, _LOOK_S_MAX)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
 
     def close(self) -> None:
         """Nobody waits any more: all have gone on when it comes back."""

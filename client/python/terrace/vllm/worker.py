@@ -290,6 +290,9 @@ class WorkerHalf:
     def _begin_load(self, loading: Loading) -> None:
         is_lost = True
         try:
+            # It waited for a thread: joins of a daemon that hangs take as long as their timeouts.
+            if self._waiting.is_closed or loading.deadline <= time.monotonic():
+                return
             loading.free()
             loading.lease = self._join(loading.load)
             is_lost = False
