@@ -91,7 +91,11 @@ class World {
     blocks_ = std::make_unique<RedisBlocks>(RedisBlocks::Options{
         .secret = FuzzSecret(), .unix_us = unix_us, .servers = servers_.get()});
     generations_ = std::make_unique<RedisGenerations>(RedisGenerations::Options{
-        .secret = FuzzSecret(), .unix_us = unix_us, .servers = servers_.get()});
+        .secret = FuzzSecret(),
+        .unix_us = unix_us,
+        .steady_us = [this] { return (asked_ + answered_) * kUsPerSecond; },
+        .servers = servers_.get(),
+        .write_refused = [](RedisError, const GroupId&) {}});
     is_mapped_ = topology != RedisTopology::kSingle;
     Accept();
     servers_->Start();
@@ -179,9 +183,12 @@ class World {
     });
   }
   void Agree(uint8_t kind) {
-    const uint64_t at_least = kind / 2;
+    const uint64_t at_least = kind / 4;
     ++asked_;
-    generations_->Agree({.group = {1, 2}, .at_least = at_least, .is_rise = kind % 2 == 1},
+    generations_->Agree({.group = {1, 2},
+                         .at_least = at_least,
+                         .is_from_just_now = (kind & 2) != 0,
+                         .is_rise = (kind & 1) != 0},
                         [this, at_least](Status status, uint64_t generation) {
                           Require(!status.ok() || generation >= at_least, "a generation sank");
                           ++answered_;

@@ -253,16 +253,18 @@ def check_redis(before, after, directory):
     giver = Host(directory / f"giver-{before.version}", redis=socket)
     taker = Host(directory / f"taker-{before.version}", redis=socket)
     try:
-        giver.wait_for(socket, server)
+        taker.wait_for(socket, server)
+        taker.start(after)
+        secret = next(taker.directory.glob("*.secret"))
+        (giver.directory / secret.name).write_bytes(secret.read_bytes())
+        os.chmod(giver.directory / secret.name, 0o600)
         giver.start(before)
+        for host, build in ((taker, after), (giver, before)):
+            host.client(build, "load")  # both have heard of the group's generation, if there is one
         giver.client(before, "store")
         giver.wait_until(before, lambda s: s["redis"]["blocks_stored"] == BLOCKS,
                          "every block on the server")
         giver.stop()
-        secret = next(giver.directory.glob("*.secret"))
-        (taker.directory / secret.name).write_bytes(secret.read_bytes())
-        os.chmod(taker.directory / secret.name, 0o600)
-        taker.start(after)
         # A daemon that is pressed for time answers a miss where it could have waited: ask again.
         found = taker.client(after, "load")
         end = time.monotonic() + ANSWER_S

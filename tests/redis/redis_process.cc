@@ -16,6 +16,7 @@
 #include <sstream>
 #include <thread>
 
+#include "redis/redis_rig.h"
 #include "terrace/check.h"
 
 namespace terrace::testing {
@@ -97,6 +98,18 @@ std::vector<std::string> RawRedis::Keys() {
     keys.emplace_back(reply->element[i]->str, static_cast<size_t>(reply->element[i]->len));
   }
   return keys;
+}
+
+std::vector<std::string> RawRedis::BlockKeys() {
+  std::vector<std::string> keys = Keys();
+  std::erase_if(keys, [](const std::string& key) { return key.ends_with("}g"); });
+  return keys;
+}
+
+void RawRedis::SayNoGeneration() {
+  const GroupId group = RedisTestName(1, 0).group;
+  Command({"SET", RedisKeyNames("terrace", RedisTestSecret()).Generation(group),
+           EncodeGeneration(group, 0, RedisTestSecret())});
 }
 
 RedisProcess::RedisProcess(Options options) : options_(std::move(options)) {

@@ -45,6 +45,9 @@ class RawRedis {
   long long Integer(const std::vector<std::string>& words);
   std::string Text(const std::vector<std::string>& words);  // of a string, status or error
   std::vector<std::string> Keys();
+  std::vector<std::string> BlockKeys();  // without groups' generations
+  // That the test's group has none: then its keys are those of no generation.
+  void SayNoGeneration();
   // How often the server has answered `-<word> …` to anybody.
   uint64_t ErrorsAnswered(const std::string& word);
 

@@ -315,12 +315,14 @@ RedisCommand RedisBlocks::FormatSmallRepair(const RedisBlockName& name, size_t c
 
 void RedisBlocks::OnWriteTrouble(StoreJob& job, const RedisAnswer& answer) {
   job.status = TroubleOf(answer);
-  if (IsWriteRefusal(answer.error)) {
-    write_looked_us_ = RedisNowUs();
-    writes_paused_until_us_ = write_looked_us_ + options_.write_pause_us;
-    write_refusal_ = answer.error;
-    refused_name_ = job.name;
-  }
+  if (IsWriteRefusal(answer.error)) NoteWriteRefusal(answer.error, job.name);
+}
+
+void RedisBlocks::NoteWriteRefusal(RedisError error, const RedisBlockName& name) {
+  write_looked_us_ = RedisNowUs();
+  writes_paused_until_us_ = write_looked_us_ + options_.write_pause_us;
+  write_refusal_ = error;
+  refused_name_ = name;
 }
 
 // A key that nobody reads, on the server of the block that was refused.

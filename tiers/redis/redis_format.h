@@ -30,6 +30,7 @@ namespace terrace {
 inline constexpr uint32_t kRedisFormatVersion = 2;
 // Of what is encrypted: its names are others, so whoever has no keys never sees it.
 inline constexpr uint32_t kRedisEncryptedVersion = 3;
+inline constexpr uint64_t kRedisTtlSecondsMax = 365 * 24 * 3600;  // redis.ttl_s may be set to
 // The chunks of a block up to so long have names that whoever knows the block's can tell: it is
 // written and read by one command.
 inline constexpr uint64_t kRedisSmallBlockBytesMax = 128 * kKiB;

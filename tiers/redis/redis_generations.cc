@@ -10,9 +10,12 @@
 namespace terrace {
 namespace {
 
-// Longer than any block of the generation before it can be there: whoever stores one looked at the
-// key a moment ago, which made it stay.
-constexpr uint64_t kTtlMarginMs = 10 * 60'000;
+// Longer than any block of the generation before it can be there, whatever ttl_s the host has that
+// stored it: whoever stores one looked at the key a moment ago, which made it stay.
+// A server that takes no writes is not asked for one by each group.
+constexpr uint64_t kRefusedUs = kUsPerSecond / 2;
+
+std::string TtlMs() { return std::to_string(2 * kRedisTtlSecondsMax * 1000); }
 
 // It becomes ARGV[2] if it is ARGV[1], or nothing if that is empty. What is no string, or a longer
 // one, was never ours.
@@ -42,13 +45,10 @@ void RedisGenerations::Send(const std::string& key, RedisCommand command,
                           .done = std::move(on_answer)});
 }
 
-std::string RedisGenerations::TtlMs() const {
-  return std::to_string(2 * options_.ttl_ms + kTtlMarginMs);
-}
-
 // Also beyond what a server had that has lost it since: clocks have gone on.
-uint64_t RedisGenerations::Beyond(uint64_t generation) const {
-  return std::max(generation + 1, options_.unix_us());
+uint64_t RedisGenerations::Beyond(uint64_t generation, bool is_rise) const {
+  const uint64_t next = std::max(generation + 1, options_.unix_us());
+  return HasRisen(next) == is_rise ? next : next + 1;
 }
 
 void RedisGenerations::Agree(const Question& question, Done done) {
@@ -75,20 +75,31 @@ void RedisGenerations::OnFound(const std::shared_ptr<Job>& job, const RedisAnswe
   const Question& asked = job->question;
   // What nobody wrote who knows the secret says nothing.
   const Result<uint64_t> read = DecodeGeneration(job->found, asked.group, options_.secret);
-  const uint64_t known = std::max(read.ok() ? *read : 0, asked.at_least);
-  const uint64_t wanted = asked.is_rise ? Beyond(known) : known;
-  if ((read.ok() && *read == wanted) || (is_nil && wanted == 0)) {
-    if (read.ok()) {
-      Send(job->key, FormatRedisCommand({"PEXPIRE", job->key, TtlMs()}), [](const RedisAnswer&) {});
-    }
-    return job->done(Status::Ok(), wanted);
+  const uint64_t said = read.ok() ? *read : 0, known = std::max(said, asked.at_least);
+  const bool is_agreed =
+      read.ok() && (said == asked.at_least || asked.at_least == 0 ||
+                    (said > asked.at_least && (HasRisen(said) || asked.is_from_just_now)));
+  if (is_agreed && !asked.is_rise) {
+    Send(job->key, FormatRedisCommand({"PEXPIRE", job->key, TtlMs()}), [](const RedisAnswer&) {});
+    return job->done(Status::Ok(), said);
   }
+  // A server that says less has lost rises, and one that says nothing, or what somebody has begun
+  // since, may have. Of what this host heard a moment ago it has lost none.
+  const bool is_kept = !asked.is_rise && !read.ok() && asked.is_from_just_now && asked.at_least > 0;
+  const bool is_first = !asked.is_rise && known == 0;
+  const uint64_t wanted = is_kept ? known : Beyond(known, !is_first);
+  if (options_.steady_us() < refused_until_us_) return job->done(refusal_, 0);
   const std::string text = EncodeGeneration(asked.group, wanted, options_.secret);
-  const std::string ttl = TtlMs();
-  Send(job->key, FormatRedisCommand({"EVAL", kReplaceScript, "1", job->key, job->found, text, ttl}),
+  Send(job->key,
+       FormatRedisCommand({"EVAL", kReplaceScript, "1", job->key, job->found, text, TtlMs()}),
        [this, job, wanted](const RedisAnswer& replaced) {
          if (!replaced.status.ok() || replaced.reply.kind != RedisReply::Kind::kInteger) {
-           job->done(TroubleOf(replaced), 0);
+           refusal_ = TroubleOf(replaced);
+           if (replaced.status.ok()) refused_until_us_ = options_.steady_us() + kRefusedUs;
+           if (IsWriteRefusal(replaced.error)) {
+             options_.write_refused(replaced.error, job->question.group);
+           }
+           job->done(refusal_, 0);
          } else if (replaced.reply.integer == 1) {
            job->done(Status::Ok(), wanted);
          } else {

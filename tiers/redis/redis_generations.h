@@ -1,6 +1,8 @@
 // RedisGenerations: which generation of a group's blocks hosts agree on. It is part of every name,
 // so what was stored before it rose has no name any more, whoever stored it and whoever comes late.
-// One key a group, sealed; it only rises, also where the server has lost it. docs/REDIS_FORMAT.md.
+// One key a group, sealed. Somebody begins the first one; one that has risen says that all of
+// before was ordered to be forgotten, or may have been: where the server has lost what hosts knew,
+// nobody can tell. docs/REDIS_FORMAT.md.
 //
 // THREADING: the Redis thread; `done` is called there.
 #pragma once
@@ -13,6 +15,7 @@
 #include "terrace/block_key.h"
 #include "terrace/checksum.h"
 #include "terrace/status.h"
+#include "tiers/redis/redis_error.h"
 #include "tiers/redis/redis_format.h"
 #include "tiers/redis/redis_servers.h"
 
@@ -23,17 +26,20 @@ class RedisGenerations {
   struct Options {
     DomainSecret secret{};
     std::string prefix = "terrace";
-    uint32_t version = kRedisFormatVersion;        // of the names
-    uint64_t ttl_ms = 24 * 3600 * uint64_t{1000};  // of blocks
-    std::function<uint64_t()> unix_us;
+    uint32_t version = kRedisFormatVersion;  // of the names
+    std::function<uint64_t()> unix_us, steady_us;
     RedisServers* servers = nullptr;
+    std::function<void(RedisError, const GroupId&)> write_refused;
   };
   explicit RedisGenerations(Options options);
+  // It is odd then, else begun by who first used the group.
+  static bool HasRisen(uint64_t generation) { return (generation & 1) != 0; }
 
   struct Question {
     GroupId group;
-    uint64_t at_least = 0;  // as this host knows it
-    bool is_rise = false;   // beyond what anybody had: the group's blocks are to be forgotten
+    uint64_t at_least = 0;          // as this host knows it
+    bool is_from_just_now = false;  // the server itself said so a moment ago
+    bool is_rise = false;  // beyond what anybody had: the group's blocks are to be forgotten
   };
   // kOk: the generation, which every host is told from now on.
   using Done = std::function<void(Status, uint64_t generation)>;
@@ -52,13 +58,14 @@ class RedisGenerations {
   };
   void Look(const std::shared_ptr<Job>& job);
   void OnFound(const std::shared_ptr<Job>& job, const RedisAnswer& answer);
-  uint64_t Beyond(uint64_t generation) const;
-  std::string TtlMs() const;
+  uint64_t Beyond(uint64_t generation, bool is_rise) const;
   void Send(const std::string& key, RedisCommand command,
             std::function<void(const RedisAnswer&)> on_answer);
 
   const Options options_;
   const RedisKeyNames names_;
+  Status refusal_;  // of the last write that was refused
+  uint64_t refused_until_us_ = 0;
 };
 
 }  // namespace terrace

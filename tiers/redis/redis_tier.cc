@@ -63,13 +63,17 @@ Result<std::unique_ptr<RedisTier>> RedisTier::Open(Options options, std::string*
                                                          .servers = state->servers.get(),
                                                          .ring = state->options.ring,
                                                          .random = state->options.random});
-  state->generations = std::make_unique<RedisGenerations>(
-      RedisGenerations::Options{.secret = state->options.secret,
-                                .prefix = state->options.prefix,
-                                .version = state->options.version(),
-                                .ttl_ms = state->options.ttl_ms,
-                                .unix_us = state->options.unix_us,
-                                .servers = state->servers.get()});
+  state->generations = std::make_unique<RedisGenerations>(RedisGenerations::Options{
+      .secret = state->options.secret,
+      .prefix = state->options.prefix,
+      .version = state->options.version(),
+      .unix_us = state->options.unix_us,
+      .steady_us = RedisNowUs,
+      .servers = state->servers.get(),
+      .write_refused = [raw = state.get()](RedisError error, const GroupId& group) {
+        raw->blocks->NoteWriteRefusal(error, {.group = group});
+        raw->PublishStats();
+      }});
   // Whoever gives it work, or asks, goes on first.
   try {
     state->thread = StartThread(
@@ -114,9 +118,8 @@ Status RedisTier::Fetch(TransferId transfer_id, const RedisBlockName& name,
                            state->Put(std::move(answer));
                          });
   };
-  state_->Give([state = state_.get(), group = name.group, must_ask = *must_ask,
-                known = state_->KnownOf(name.group).generation,
-                fetch] { state->WithGeneration(group, known, must_ask, fetch); });
+  state_->Give([state = state_.get(), known = state_->QuestionOf(name.group), must_ask = *must_ask,
+                fetch] { state->WithGeneration(known, must_ask, fetch); });
   return Status::Ok();
 }
 
@@ -129,7 +132,7 @@ Status RedisTier::Store(TransferId transfer_id, const BlockKey& run, const Block
   const Result<bool> must_ask = state_->MustAsk(record.group, true);
   if (!must_ask.ok()) return must_ask.status();
   const State::Known& known = state_->KnownOf(record.group);
-  if (known.asked_us == 0 && known.generation != 0) {
+  if (known.asked_us == 0 && RedisGenerations::HasRisen(known.generation)) {
     state_->StartLook(record.group);
     return Status(StatusCode::kUnsupported, "the group's blocks here may be of before");
   }
@@ -152,19 +155,21 @@ Status RedisTier::Store(TransferId transfer_id, const BlockKey& run, const Block
     Answer answer{.kind = Answer::Kind::kStore, .id = id, .status = agreed};
     if (!agreed.ok()) return state->Put(std::move(answer));
     if (is_asked) answer.generation = generation;
-    if (generation != name.generation) {  // these bytes are of before
+    if (generation != name.generation && RedisGenerations::HasRisen(generation)) {
+      // These bytes are of before.
       answer.status = Status(StatusCode::kGone, kForgottenMeanwhile);
       return state->Put(std::move(answer));
     }
     answer.names_generation = generation;
-    state->blocks->Store(name, manifest, from, [state, answer](Status status) mutable {
+    RedisBlockName named = name;
+    named.generation = generation;
+    state->blocks->Store(named, manifest, from, [state, answer](Status status) mutable {
       answer.status = status;
       state->Put(std::move(answer));
     });
   };
-  state_->Give([state = state_.get(), must_ask = *must_ask, name, store] {
-    state->WithGeneration(name.group, name.generation, must_ask, store);
-  });
+  state_->Give([state = state_.get(), known = state_->QuestionOf(name.group), must_ask = *must_ask,
+                store] { state->WithGeneration(known, must_ask, store); });
   return Status::Ok();
 }
 
@@ -175,7 +180,7 @@ Status RedisTier::Probe(uint64_t probe_id, std::span<const RedisBlockName> names
   const GroupId group = names.empty() ? GroupId{} : names.front().group;
   const Result<bool> must_ask = state_->MustAsk(group, true);
   if (!must_ask.ok()) return must_ask.status();
-  const uint64_t known = state_->KnownOf(group).generation;
+  const RedisGenerations::Question known = state_->QuestionOf(group);
   State::Operation operation{.kind = Answer::Kind::kProbe,
                              .group = group,
                              .caller_id = probe_id,
@@ -184,7 +189,7 @@ Status RedisTier::Probe(uint64_t probe_id, std::span<const RedisBlockName> names
   for (size_t i = 0; i < names.size(); ++i) {
     TERRACE_CHECK(names[i].group == group, "one probe is of one group");
     RedisBlockName name = names[i];
-    name.generation = known;
+    name.generation = known.at_least;
     if (state_->absence.IsAbsent(name, now_us) || state_->IsBarred(name)) continue;
     operation.names.push_back(name);
     operation.asked.push_back(i);
@@ -210,8 +215,8 @@ Status RedisTier::Probe(uint64_t probe_id, std::span<const RedisBlockName> names
           state->Put(std::move(answer));
         });
   };
-  state_->Give([state = state_.get(), group, known, must_ask = *must_ask, probe] {
-    state->WithGeneration(group, known, must_ask, probe);
+  state_->Give([state = state_.get(), known, must_ask = *must_ask, probe] {
+    state->WithGeneration(known, must_ask, probe);
   });
   return Status::Ok();
 }
@@ -247,9 +252,8 @@ void RedisTier::Drop(const RedisBlockName& name) {
       state->Put({.kind = Answer::Kind::kDrop, .id = id, .status = status});
     });
   };
-  state_->Give([state = state_.get(), named, must_ask = *must_ask, drop] {
-    state->WithGeneration(named.group, named.generation, must_ask, drop);
-  });
+  state_->Give([state = state_.get(), known = state_->QuestionOf(name.group), must_ask = *must_ask,
+                drop] { state->WithGeneration(known, must_ask, drop); });
 }
 
 void RedisTier::Forget(const GroupId& group) {

@@ -37,6 +37,8 @@ namespace terrace {
 inline constexpr size_t kRedisGroupsMax = 4096;
 // So often a host hears of what others had forgotten, of a group that it uses.
 inline constexpr uint64_t kRedisAskAgainUs = 5 * kUsPerSecond;
+// A server that has lost a generation is told again which it was by who heard it that long ago.
+inline constexpr uint64_t kRedisBelievedUs = 60 * kUsPerSecond;
 
 // What has become of a tier's thread.
 enum class RedisEnd : uint8_t {

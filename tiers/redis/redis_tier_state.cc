@@ -17,7 +17,6 @@ constexpr size_t kErasedAtOnceMax = 256;
 // Beside the time to live: what was on its way when it was erased.
 constexpr uint64_t kUntilMarginUs = 60 * kUsPerSecond;
 constexpr uint64_t kTtlUsualUs = 24 * 3600 * kUsPerSecond;  // redis.ttl_s where nobody sets it
-constexpr uint64_t kTtlSecondsMax = 365 * 24 * 3600;        // what it may be set to
 
 bool IsTransfer(Answer::Kind kind) {
   return kind == Answer::Kind::kFetch || kind == Answer::Kind::kStore;
@@ -191,18 +190,20 @@ RedisTier::State::Known& RedisTier::State::KnownOf(const GroupId& group) {
   return added;
 }
 
-// What is not remembered of a group any more, a generation that the server may have lost or a rise
-// that it is owed, is made good when the group is met again: it is forgotten then.
+// What is not remembered of a group any more, a rise that the server may have lost or that it is
+// owed, is made good when the group is met again: it is forgotten then.
 void RedisTier::State::LoseOneGroup() {
   const auto cost = [](const auto& one) {
-    if (one.second.is_rising || one.second.is_looking) return 3;
-    return one.second.is_owed ? 2 : one.second.generation != 0 ? 1 : 0;
+    if (one.second.is_rising || one.second.is_looking) return 4;
+    if (one.second.is_owed) return 3;
+    if (RedisGenerations::HasRisen(one.second.generation)) return 2;
+    return one.second.generation != 0 ? 1 : 0;
   };
   auto lost = known.begin();
   for (auto one = known.begin(); one != known.end() && cost(*lost) > 0; ++one) {
     if (cost(*one) < cost(*lost)) lost = one;
   }
-  const bool is_missed = cost(*lost) > 0;
+  const bool is_missed = cost(*lost) > 1;
   SetOwed(&lost->second, false);
   known.erase(lost);
   const BlockKey all;
@@ -215,19 +216,35 @@ Result<bool> RedisTier::State::MustAsk(const GroupId& group, bool is_look) {
     return Status(StatusCode::kUnsupported, "the Redis server is to forget the group's blocks");
   }
   return group_known.asked_us == 0 ||
+         group_known.asked_return != returns.load(std::memory_order_relaxed) ||
          (is_look && RedisNowUs() - group_known.asked_us >= kRedisAskAgainUs);
+}
+
+RedisGenerations::Question RedisTier::State::QuestionOf(const GroupId& group) {
+  const Known& group_known = KnownOf(group);
+  return {.group = group,
+          .at_least = group_known.generation,
+          .is_from_just_now =
+              group_known.asked_us != 0 && RedisNowUs() - group_known.asked_us <= kRedisBelievedUs};
 }
 
 void RedisTier::State::LearnGeneration(const GroupId& group, uint64_t generation) {
   Known& group_known = KnownOf(group);
   if (group_known.is_owed || generation < group_known.generation) return;
-  // What a predecessor of this process left here may be of any generation but the first.
-  const bool is_heir = group_known.asked_us == 0 && generation != 0;
-  group_known.asked_us = RedisNowUs();
+  // What is here of a group that was never ordered to be forgotten is of now. Of another it may be
+  // of before: a predecessor of this process left it, or it came before the server was asked.
+  const bool has_risen = RedisGenerations::HasRisen(generation);
+  const bool is_heir = group_known.asked_us == 0 && has_risen;
+  NoteAsked(&group_known);
   if (generation == group_known.generation && !is_heir) return;
   group_known.generation = generation;
   Keep();
-  options.listener->OnSharedForgotten(group);
+  if (has_risen) options.listener->OnSharedForgotten(group);
+}
+
+void RedisTier::State::NoteAsked(Known* group_known) {
+  group_known->asked_us = RedisNowUs();
+  group_known->asked_return = returns.load(std::memory_order_relaxed);
 }
 
 void RedisTier::State::StartLook(const GroupId& group) {
@@ -236,13 +253,12 @@ void RedisTier::State::StartLook(const GroupId& group) {
   uint64_t id = 0;
   if (!Admit({.kind = Answer::Kind::kLook, .group = group}, &id).ok()) return;
   group_known.is_looking = true;
-  Give([this, id, group, at_least = group_known.generation] {
-    generations->Agree({.group = group, .at_least = at_least},
-                       [this, id](Status status, uint64_t generation) {
-                         Answer answer{.kind = Answer::Kind::kLook, .id = id, .status = status};
-                         if (status.ok()) answer.generation = generation;
-                         Put(std::move(answer));
-                       });
+  Give([this, id, known_before = QuestionOf(group)] {
+    generations->Agree(known_before, [this, id](Status status, uint64_t generation) {
+      Answer answer{.kind = Answer::Kind::kLook, .id = id, .status = status};
+      if (status.ok()) answer.generation = generation;
+      Put(std::move(answer));
+    });
   });
 }
 
@@ -275,7 +291,7 @@ void RedisTier::State::EndRise(const Operation& operation, const Answer& answer)
   Known& group_known = KnownOf(group);
   group_known.is_rising = false;
   group_known.generation = std::max(group_known.generation, *answer.generation);
-  group_known.asked_us = RedisNowUs();
+  NoteAsked(&group_known);
   SetOwed(&group_known, group_known.forgets != operation.forgets);
   if (!group_known.is_owed) ++forgets_done;
   Keep();
@@ -378,7 +394,7 @@ OwedErasures::Times RedisTier::State::ErasureTimes() const {
   return {.now_us = now_us,
           .until_us = now_us + left_us,
           .until_s = now_s + left_us / kUsPerSecond + 1,
-          .until_s_untold = now_s + kTtlSecondsMax};
+          .until_s_untold = now_s + kRedisTtlSecondsMax};
 }
 
 void RedisTier::State::ForgetLargest() {
@@ -435,8 +451,8 @@ void RedisTier::State::EraseDue() {
     for (RedisBlockName& name : named) name.generation = generation;
     EraseAll(named, std::move(answer));
   };
-  Give([this, group, known_generation = KnownOf(group).generation, erase] {
-    WithGeneration(group, known_generation, true, erase);
+  Give([this, known_before = QuestionOf(group), erase] {
+    WithGeneration(known_before, true, erase);
   });
 }
 
@@ -452,10 +468,10 @@ void RedisTier::State::EndErase(const Operation& operation, const Answer& answer
 
 // ---- Redis thread ----
 
-void RedisTier::State::WithGeneration(const GroupId& group, uint64_t generation, bool must_ask,
+void RedisTier::State::WithGeneration(const RedisGenerations::Question& known_before, bool must_ask,
                                       Then then) {
-  if (!must_ask) return then(Status::Ok(), generation);
-  generations->Agree({.group = group, .at_least = generation}, std::move(then));
+  if (!must_ask) return then(Status::Ok(), known_before.at_least);
+  generations->Agree(known_before, std::move(then));
 }
 
 void RedisTier::State::EraseAll(const std::vector<RedisBlockName>& names, Answer answer) {
@@ -490,7 +506,8 @@ void RedisTier::State::HandOver() {
 void RedisTier::State::PublishStats() {
   const RedisServersStats server = servers->stats();
   const RedisBlocksCounts& counts = blocks->counts();
-  is_ready.store(server.is_ready, std::memory_order_relaxed);
+  const bool was_ready = is_ready.exchange(server.is_ready, std::memory_order_relaxed);
+  if (server.is_ready && !was_ready) returns.fetch_add(1, std::memory_order_relaxed);
   std::lock_guard lock(mutex);
   shared_stats.is_ready = server.is_ready;
   shared_stats.is_refused =

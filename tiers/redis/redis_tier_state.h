@@ -57,7 +57,8 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
   struct Known {
     uint64_t generation = 0;
     uint64_t asked_us = 0;  // when the server said so last; 0: never
-    uint64_t forgets = 0;   // asked of this process
+    uint64_t asked_return = 0;
+    uint64_t forgets = 0;  // asked of this process
     bool is_owed = false;
     bool is_rising = false;
     bool is_looking = false;
@@ -74,6 +75,7 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
   // kUnsupported: the group is not to be used now. Else whether the server is to be asked first,
   // which costs a round trip; `is_look` wants to know what others have done since.
   Result<bool> MustAsk(const GroupId& group, bool is_look);
+  RedisGenerations::Question QuestionOf(const GroupId& group);
   void StartLook(const GroupId& group);
   void StartRise(const GroupId& group);
   // The group's generation is to rise, whatever becomes of this process.
@@ -91,8 +93,8 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
   void EraseSoon();
 
   // ---- Redis thread ----
-  // `then` with what the server says of the group's generation, or with `generation`.
-  void WithGeneration(const GroupId& group, uint64_t generation, bool must_ask, Then then);
+  // `then` with what the server says of the group's generation, or with what is known.
+  void WithGeneration(const RedisGenerations::Question& known_before, bool must_ask, Then then);
   void Run();
   // Run ends, if it has begun.
   void Unwind();
@@ -110,6 +112,7 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
   }
   void LoseOneGroup();
   void LearnGeneration(const GroupId& group, uint64_t generation);
+  void NoteAsked(Known* group_known);
   void EndRise(const Operation& operation, const Answer& answer);
   void Keep();
   void OweInAnyGroup(std::span<const BlockKey> keys);
@@ -159,6 +162,7 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
 
   // ---- both ----
   std::atomic<bool> is_ready{false};
+  std::atomic<uint64_t> returns{0};     // how often it became so: a server may have begun empty
   std::atomic<bool> is_looking{false};  // Tick's look is still to come
   std::atomic<uint64_t> fetches_locked{0};
   std::mutex mutex;  // of what follows

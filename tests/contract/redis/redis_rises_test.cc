@@ -64,9 +64,12 @@ TEST(RedisRises, WhatIsErasedWhileARiseIsOnItsWayIsNotFoundBehindIt) {
   const RedisBlockName name = RedisTestName(1, 3);
   ASSERT_TRUE(a.rig->StoreNow(name, 5, 1000).ok());
   const std::unique_ptr<RawRedis> raw = server.Connect();
+  const std::string before = raw->Text({"GET", GenerationKey(name.group)});
   proxy.HoldReplies(1);  // but for what it finds there
   a.rig->tier().Forget(name.group);
-  ASSERT_TRUE(a.rig->RunUntil([&] { return raw->Text({"GET", GenerationKey(name.group)}) != ""; }));
+  ASSERT_TRUE(a.rig->RunUntil([&] {
+    return raw->Text({"GET", GenerationKey(name.group)}) != before;
+  }));
   (void)other.rig->StoreNow(name, 6, 1000);  // hears of it
   ASSERT_TRUE(other.rig->StoreNow(name, 7, 1000).ok());
   ASSERT_EQ(a.rig->tier().stats().forgets_owed, 1u);

@@ -81,6 +81,7 @@ TEST(RedisReshard, NeverAWrongByteAndSoonAllIsAsItWas) {
   ASSERT_TRUE(rig.RunUntil([&] { return cluster.IsUp(); }));
   ASSERT_TRUE(rig.RunUntil([&] { return cluster.HaveReplicas() && cluster.IsUp(); }));
   ASSERT_TRUE(rig.RunUntil([&] { return rig.tier().stats().connections >= 15; }));
+  for (size_t i = 0; i < 3; ++i) cluster.raw(i)->SayNoGeneration();
   RedisTraffic traffic(&rig, {.chains = kChains, .positions = 4, .erased_of_stores = 10});
   traffic.Run(3'000);
   const Outcome calm = OutcomeOf(traffic);

@@ -104,6 +104,7 @@ TEST(RedisCluster, AMovedSlotIsFollowedAndRemembered) {
   const RedisCluster cluster(RedisCluster::Options{});
   RedisRig rig(OptionsOf(cluster));
   WaitForCluster(rig, cluster);
+  for (size_t i = 0; i < cluster.size(); ++i) cluster.raw(i)->SayNoGeneration();
   const RedisBlockName name = RedisTestName(1, 0);
   const size_t from = cluster.OwnerOf(SlotOf(name));
   const size_t to = (from + 1) % cluster.size();
@@ -133,6 +134,7 @@ TEST(RedisCluster, ASlotOnItsWayIsAskedForAndTheMapStays) {
   const RedisCluster cluster(RedisCluster::Options{});
   RedisRig rig(OptionsOf(cluster));
   WaitForCluster(rig, cluster);
+  for (size_t i = 0; i < cluster.size(); ++i) cluster.raw(i)->SayNoGeneration();
   const RedisBlockName name = RedisTestName(1, 0);
   const std::string slot = std::to_string(SlotOf(name));
   const size_t from = cluster.OwnerOf(SlotOf(name));
@@ -157,6 +159,7 @@ TEST(RedisCluster, ASmallBlockOfASlotOnItsWayIsAMissOrExact) {
   const RedisCluster cluster(RedisCluster::Options{});
   RedisRig rig(OptionsOf(cluster));
   WaitForCluster(rig, cluster);
+  for (size_t i = 0; i < cluster.size(); ++i) cluster.raw(i)->SayNoGeneration();
   const RedisBlockName name = RedisTestName(1, 0);
   ASSERT_TRUE(rig.StoreNow(name, 1, kSmallBytes).ok());
   const std::string slot = std::to_string(SlotOf(name));
@@ -166,7 +169,7 @@ TEST(RedisCluster, ASmallBlockOfASlotOnItsWayIsAMissOrExact) {
             "OK");
   ASSERT_EQ(cluster.raw(from)->Text({"CLUSTER", "SETSLOT", slot, "MIGRATING", cluster.id(to)}),
             "OK");
-  const std::vector<std::string> keys = cluster.raw(from)->Keys();
+  const std::vector<std::string> keys = cluster.raw(from)->BlockKeys();
   ASSERT_GE(keys.size(), 3u);
   for (const std::string& key : keys) {
     const RedisRig::Fetched fetched = rig.FetchNow(name, kSmallBytes);

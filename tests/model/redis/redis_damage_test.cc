@@ -144,7 +144,7 @@ TEST(RedisDamage, ABrokenBlockIsTakenAwayAndCanBeStoredAgain) {
     const RedisBlockName name = RedisTestName(round, 0);
     const size_t length_bytes = round % 2 == 0 ? 70'000 : 300'000;
     ASSERT_TRUE(rig.StoreNow(name, 1, length_bytes).ok());
-    std::vector<std::string> keys = raw->Keys();
+    std::vector<std::string> keys = raw->BlockKeys();
     std::erase_if(keys, [](const std::string& key) { return key.ends_with("p"); });
     const std::string& key = keys[random() % keys.size()];
     switch (random() % 3) {
@@ -189,7 +189,7 @@ TEST(RedisDamage, AValueBeyondAnyLimitIsTakenAway) {
     for (size_t at = 0;; ++at) {
       const RedisBlockName name = RedisTestName(++round, 0);
       ASSERT_TRUE(rig.StoreNow(name, 1, length_bytes).ok());
-      std::vector<std::string> keys = raw->Keys();
+      std::vector<std::string> keys = raw->BlockKeys();
       std::ranges::sort(keys);
       if (at == keys.size()) break;
       SCOPED_TRACE(keys[at]);
@@ -238,7 +238,7 @@ TEST(RedisDamage, WhatIsLeftOfASmallBlockMakesRoomForAnother) {
   EXPECT_EQ(rig.FetchNow(name, 70'000).commit_id, 3u);
   rig.tier().Erase(name);
   ASSERT_TRUE(rig.RunUntilErased());
-  std::vector<std::string> left = raw->Keys();
+  std::vector<std::string> left = raw->BlockKeys();
   std::erase_if(left, [](const std::string& key) { return key.ends_with("p"); });
   EXPECT_TRUE(left.empty()) << left.front();
 }
