@@ -213,11 +213,12 @@ void SharedWriter::Tick() {
   // A server that was away may have come back empty.
   const SharedTierStats stats = d_.options.shared.tier->stats();
   const bool is_away = !stats.is_ready && d_.shared_copies.has_some();
-  if (stats.connections_lost != connections_lost_ || is_away) {
+  if (stats.connections_lost != connections_lost_ || stats.begun_anew != begun_anew_ || is_away) {
     ++d_.shared_epoch.of_owner();
     d_.shared_copies.RemoveAll();
   }
   connections_lost_ = stats.connections_lost;
+  begun_anew_ = stats.begun_anew;
   Step();
 }
 

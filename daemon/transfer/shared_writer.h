@@ -105,6 +105,7 @@ class SharedWriter {
   std::unordered_map<BlockId, Job> jobs_;  // looked up only, never walked
   std::deque<BlockId> begun_;              // jobs with members still to begin
   uint64_t connections_lost_ = 0;          // at the last Tick
+  uint64_t begun_anew_ = 0;                // likewise
   RecentTotal given_;                      // bytes
   uint64_t given_bytes_ = 0;
   uint64_t under_way_bytes_ = 0;

@@ -315,12 +315,17 @@ RedisCommand RedisBlocks::FormatSmallRepair(const RedisBlockName& name, size_t c
 
 void RedisBlocks::OnWriteTrouble(StoreJob& job, const RedisAnswer& answer) {
   job.status = TroubleOf(answer);
-  if (IsWriteRefusal(answer.error)) NoteWriteRefusal(answer.error, job.name);
+  if (IsWriteRefusal(answer.error)) {
+    write_looked_us_ = RedisNowUs();
+    writes_paused_until_us_ = write_looked_us_ + options_.write_pause_us;
+    write_refusal_ = answer.error;
+    refused_name_ = job.name;
+  }
 }
 
-void RedisBlocks::NoteWriteRefusal(RedisError error, const RedisBlockName& name) {
+void RedisBlocks::NoteRefusalOfOthers(RedisError error, const RedisBlockName& name) {
+  if (write_refusal_ != RedisError::kNone) return;
   write_looked_us_ = RedisNowUs();
-  writes_paused_until_us_ = write_looked_us_ + options_.write_pause_us;
   write_refusal_ = error;
   refused_name_ = name;
 }

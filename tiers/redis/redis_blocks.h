@@ -71,8 +71,8 @@ class RedisBlocks {
   void Erase(const RedisBlockName& name, StoreDone done);
 
   const RedisBlocksCounts& counts() const { return counts_; }
-  // Of a write, this one's or another's, to the server that has the block.
-  void NoteWriteRefusal(RedisError error, const RedisBlockName& name);
+  // Of a write of another's, to the server that would have the block: it is said, and stores go on.
+  void NoteRefusalOfOthers(RedisError error, const RedisBlockName& name);
   // Why the server refused the last write; kNone: it took it.
   RedisError write_refusal() const { return write_refusal_; }
   // After a refusal, now and then: whether writes are taken again, though nobody stores anything.

@@ -14,6 +14,7 @@ namespace {
 // stored it: whoever stores one looked at the key a moment ago, which made it stay.
 // A server that takes no writes is not asked for one by each group.
 constexpr uint64_t kRefusedUs = kUsPerSecond / 2;
+constexpr uint32_t kRefusalsMax = 8;  // a second
 
 std::string TtlMs() { return std::to_string(2 * kRedisTtlSecondsMax * 1000); }
 
@@ -48,7 +49,29 @@ void RedisGenerations::Send(const std::string& key, RedisCommand command,
 // Also beyond what a server had that has lost it since: clocks have gone on.
 uint64_t RedisGenerations::Beyond(uint64_t generation, bool is_rise) const {
   const uint64_t next = std::max(generation + 1, options_.unix_us());
-  return HasRisen(next) == is_rise ? next : next + 1;
+  if (!is_rise) return next | kBegun;
+  return HasRisen(next) ? next : next + 1;
+}
+
+bool RedisGenerations::IsRefused(const GroupId& group) const {
+  const uint64_t now_us = options_.steady_us();
+  const auto found = refused_until_us_.find(group);
+  return (found != refused_until_us_.end() && now_us < found->second) ||
+         (refusals_ >= kRefusalsMax && now_us - refusals_since_us_ < kUsPerSecond);
+}
+
+void RedisGenerations::NoteRefusal(const GroupId& group, const RedisAnswer& answer) {
+  refusal_ = TroubleOf(answer);
+  if (!answer.status.ok()) return;
+  const uint64_t now_us = options_.steady_us();
+  if (now_us - refusals_since_us_ >= kUsPerSecond) {
+    refusals_since_us_ = now_us;
+    refusals_ = 0;
+    refused_until_us_.clear();
+  }
+  ++refusals_;
+  refused_until_us_[group] = now_us + kRefusedUs;
+  if (IsWriteRefusal(answer.error)) options_.write_refused(answer.error, group);
 }
 
 void RedisGenerations::Agree(const Question& question, Done done) {
@@ -76,9 +99,10 @@ void RedisGenerations::OnFound(const std::shared_ptr<Job>& job, const RedisAnswe
   // What nobody wrote who knows the secret says nothing.
   const Result<uint64_t> read = DecodeGeneration(job->found, asked.group, options_.secret);
   const uint64_t said = read.ok() ? *read : 0, known = std::max(said, asked.at_least);
-  const bool is_agreed =
-      read.ok() && (said == asked.at_least || asked.at_least == 0 ||
-                    (said > asked.at_least && (HasRisen(said) || asked.is_from_just_now)));
+  // Begun anew, of a server that had lost what hosts knew: nobody knew that it was forgotten.
+  const bool is_anew = !HasRisen(asked.at_least) && asked.is_from_just_now;
+  const bool is_agreed = read.ok() && (said == asked.at_least || asked.at_least == 0 ||
+                                       (said > asked.at_least && (HasRisen(said) || is_anew)));
   if (is_agreed && !asked.is_rise) {
     Send(job->key, FormatRedisCommand({"PEXPIRE", job->key, TtlMs()}), [](const RedisAnswer&) {});
     return job->done(Status::Ok(), said);
@@ -88,17 +112,13 @@ void RedisGenerations::OnFound(const std::shared_ptr<Job>& job, const RedisAnswe
   const bool is_kept = !asked.is_rise && !read.ok() && asked.is_from_just_now && asked.at_least > 0;
   const bool is_first = !asked.is_rise && known == 0;
   const uint64_t wanted = is_kept ? known : Beyond(known, !is_first);
-  if (options_.steady_us() < refused_until_us_) return job->done(refusal_, 0);
+  if (!asked.is_rise && IsRefused(asked.group)) return job->done(refusal_, 0);
   const std::string text = EncodeGeneration(asked.group, wanted, options_.secret);
   Send(job->key,
        FormatRedisCommand({"EVAL", kReplaceScript, "1", job->key, job->found, text, TtlMs()}),
        [this, job, wanted](const RedisAnswer& replaced) {
          if (!replaced.status.ok() || replaced.reply.kind != RedisReply::Kind::kInteger) {
-           refusal_ = TroubleOf(replaced);
-           if (replaced.status.ok()) refused_until_us_ = options_.steady_us() + kRefusedUs;
-           if (IsWriteRefusal(replaced.error)) {
-             options_.write_refused(replaced.error, job->question.group);
-           }
+           NoteRefusal(job->question.group, replaced);
            job->done(refusal_, 0);
          } else if (replaced.reply.integer == 1) {
            job->done(Status::Ok(), wanted);

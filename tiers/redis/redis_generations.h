@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <unordered_map>
 
 #include "terrace/block_key.h"
 #include "terrace/checksum.h"
@@ -32,8 +33,10 @@ class RedisGenerations {
     std::function<void(RedisError, const GroupId&)> write_refused;
   };
   explicit RedisGenerations(Options options);
-  // It is odd then, else begun by who first used the group.
-  static bool HasRisen(uint64_t generation) { return (generation & 1) != 0; }
+  // Else it was begun, by who first used the group, or there is none (0).
+  static bool HasRisen(uint64_t generation) {
+    return generation != 0 && (generation & kBegun) != kBegun;
+  }
 
   struct Question {
     GroupId group;
@@ -46,6 +49,9 @@ class RedisGenerations {
   void Agree(const Question& question, Done done);
 
  private:
+  // In the low bits of what was begun. Releases before this wrote multiples of 1,000,000, which a
+  // rise is, and a few more at most.
+  static constexpr uint64_t kBegun = 63;
   // Other hosts' rises in between; more is a server that does not keep what it is told.
   static constexpr uint32_t kTriesMax = 8;
 
@@ -59,13 +65,18 @@ class RedisGenerations {
   void Look(const std::shared_ptr<Job>& job);
   void OnFound(const std::shared_ptr<Job>& job, const RedisAnswer& answer);
   uint64_t Beyond(uint64_t generation, bool is_rise) const;
+  bool IsRefused(const GroupId& group) const;
+  void NoteRefusal(const GroupId& group, const RedisAnswer& answer);
   void Send(const std::string& key, RedisCommand command,
             std::function<void(const RedisAnswer&)> on_answer);
 
   const Options options_;
   const RedisKeyNames names_;
-  Status refusal_;  // of the last write that was refused
-  uint64_t refused_until_us_ = 0;
+  // Of writes that were refused: a server that takes none is not asked by each question.
+  Status refusal_;
+  std::unordered_map<GroupId, uint64_t> refused_until_us_;
+  uint64_t refusals_since_us_ = 0;
+  uint32_t refusals_ = 0;  // since then
 };
 
 }  // namespace terrace

@@ -71,7 +71,7 @@ Result<std::unique_ptr<RedisTier>> RedisTier::Open(Options options, std::string*
       .steady_us = RedisNowUs,
       .servers = state->servers.get(),
       .write_refused = [raw = state.get()](RedisError error, const GroupId& group) {
-        raw->blocks->NoteWriteRefusal(error, {.group = group});
+        raw->blocks->NoteRefusalOfOthers(error, {.group = group});
         raw->PublishStats();
       }});
   // Whoever gives it work, or asks, goes on first.
@@ -301,6 +301,7 @@ void RedisTier::Tick() {
     if (known.is_owed) owed.push_back(group);
   for (const GroupId& group : owed) state_->StartRise(group);
   if (state_->is_stopped) return;
+  state_->LookAtRisen();
   state_->erasures.Age(RedisNowUs(), OwedErasures::kPatienceUs);
   state_->EraseSoon();
   // Of a thread that hangs they would grow in number for ever.
@@ -325,6 +326,7 @@ SharedTierStats RedisTier::stats() const {
   }
   SharedTierStats stats = state_->stats_seen;
   stats.operations_in_flight = state_->operations.size();
+  stats.begun_anew = state_->begun_anew;
   stats.bytes_in_flight = state_->bytes_in_flight;
   stats.probes = state_->probes;
   stats.probes_remembered = state_->probes_remembered;

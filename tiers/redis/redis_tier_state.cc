@@ -14,6 +14,8 @@ namespace {
 
 // Of one question to the servers.
 constexpr size_t kErasedAtOnceMax = 256;
+// A second, at groups that have risen.
+constexpr size_t kLooksAtOnceMax = 16;
 // Beside the time to live: what was on its way when it was erased.
 constexpr uint64_t kUntilMarginUs = 60 * kUsPerSecond;
 constexpr uint64_t kTtlUsualUs = 24 * 3600 * kUsPerSecond;  // redis.ttl_s where nobody sets it
@@ -89,6 +91,7 @@ void RedisTier::State::TakeAnswers(std::vector<Answer>& answers) {
     if (is_stopped) return;  // maybe from inside an answer
     Deliver(answer);
   }
+  if (std::exchange(has_learnt, false)) Keep();  // of many groups at once
 }
 
 void RedisTier::State::Deliver(Answer& answer) {
@@ -237,8 +240,9 @@ void RedisTier::State::LearnGeneration(const GroupId& group, uint64_t generation
   const bool is_heir = group_known.asked_us == 0 && has_risen;
   NoteAsked(&group_known);
   if (generation == group_known.generation && !is_heir) return;
+  if (group_known.generation != 0 && !has_risen) ++begun_anew;
   group_known.generation = generation;
-  Keep();
+  has_learnt = true;
   if (has_risen) options.listener->OnSharedForgotten(group);
 }
 
@@ -260,6 +264,22 @@ void RedisTier::State::StartLook(const GroupId& group) {
       Put(std::move(answer));
     });
   });
+}
+
+void RedisTier::State::LookAtRisen() {
+  if (!is_ready.load(std::memory_order_relaxed)) return;
+  const uint64_t now_us = RedisNowUs();
+  std::vector<std::pair<uint64_t, GroupId>> due;
+  for (const auto& [group, one] : known) {
+    const bool is_old = now_us - one.asked_us >= kRedisAskAgainUs ||
+                        one.asked_return != returns.load(std::memory_order_relaxed);
+    if (RedisGenerations::HasRisen(one.generation) && !one.is_owed && !one.is_looking && is_old) {
+      due.emplace_back(one.asked_us, group);
+    }
+  }
+  const auto last = due.begin() + static_cast<ptrdiff_t>(std::min(due.size(), kLooksAtOnceMax));
+  std::partial_sort(due.begin(), last, due.end());
+  for (auto one = due.begin(); one != last; ++one) StartLook(one->second);
 }
 
 void RedisTier::State::StartRise(const GroupId& group) {

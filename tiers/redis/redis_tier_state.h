@@ -77,6 +77,9 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
   Result<bool> MustAsk(const GroupId& group, bool is_look);
   RedisGenerations::Question QuestionOf(const GroupId& group);
   void StartLook(const GroupId& group);
+  // A server may have lost what it was told, and others may have begun anew: who knows better says
+  // so, though nobody uses the group here.
+  void LookAtRisen();
   void StartRise(const GroupId& group);
   // The group's generation is to rise, whatever becomes of this process.
   void Owe(const GroupId& group);
@@ -144,8 +147,10 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
   uint64_t keep_revision = 0, kept_revision = 0;
   uint64_t owed_count = 0;  // of known
   uint64_t forgets_done = 0;
+  uint64_t begun_anew = 0;  // generations that the server had lost
   OwedErasures erasures;
   SharedTierStats stats_seen;
+  bool has_learnt = false;       // generations, in this turn
   bool is_erasing = false;       // a server is being asked to
   bool is_erasing_soon = false;  // EraseSoon
   // Of fetches and stores: those of a key.

@@ -164,6 +164,7 @@ TEST(RedisTier, WhatIsBegunAnewHoldsForWhoHeardOfTheOneBeforeAMomentAgo) {
   EXPECT_EQ(a.kept, b.kept);
   EXPECT_TRUE(a.rig->forgotten.empty()) << "what it has may go there";
   EXPECT_EQ(a.rig->FetchNow(other, 1000).commit_id, 6u);
+  EXPECT_EQ(a.rig->tier().stats().begun_anew, 1u) << "what it gave is looked for elsewhere";
   // Whoever was away may have missed that all was forgotten: it has the group begin once more.
   RememberingHost late(server.unix_endpoint(), before);
   EXPECT_EQ(late.rig->FetchNow(other, 1000).status.code(), StatusCode::kNotFound);
@@ -175,6 +176,65 @@ TEST(RedisTier, WhatIsBegunAnewHoldsForWhoHeardOfTheOneBeforeAMomentAgo) {
     EXPECT_EQ(host->kept, late.kept);
     EXPECT_EQ(host->rig->forgotten, std::vector<GroupId>{name.group});
   }
+}
+
+// Who knows that the group was forgotten never takes what is begun anew for its successor.
+TEST(RedisTier, WhatWasForgottenStaysSoWhereSomebodyBeginsAnew) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  RememberingHost a(server.unix_endpoint());
+  const RedisBlockName name = RedisTestName(1, 3);
+  ASSERT_TRUE(a.ForgetNow(name.group));
+  const uint64_t risen = a.kept[0].generation;
+  server.Connect()->Command({"FLUSHALL"});
+  RememberingHost newcomer(server.unix_endpoint());
+  ASSERT_TRUE(newcomer.rig->StoreNow(name, 6, 1000).ok());
+  const uint64_t begun = newcomer.kept[0].generation;
+  EXPECT_GT(begun, risen);
+  EXPECT_EQ(begun & 63, 63u);
+  a.rig->forgotten.clear();
+  a.rig->tier().Erase(RedisTestName(7, 3));  // asks the server before it does anything
+  ASSERT_TRUE(a.rig->RunUntilErased());
+  EXPECT_GT(a.kept[0].generation, begun);
+  EXPECT_NE(a.kept[0].generation & 63, 63u);
+  EXPECT_EQ(a.rig->forgotten, std::vector<GroupId>{name.group});
+  EXPECT_EQ(a.rig->FetchNow(name, 1000).status.code(), StatusCode::kNotFound);
+}
+
+// Nobody uses the group on the host that had it forgotten.
+TEST(RedisTier, WhoKnowsOfARiseSaysSoWhereTheServerHasOlderDataAgain) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  RememberingHost writer(server.unix_endpoint());
+  const RedisBlockName name = RedisTestName(1, 3);
+  ASSERT_TRUE(writer.rig->StoreNow(name, 5, 1000).ok());
+  const std::string key =
+      RedisKeyNames("terrace", testing::RedisTestSecret()).Generation(name.group);
+  const std::unique_ptr<RawRedis> raw = server.Connect();
+  const std::string before = raw->Text({"GET", key});
+  RememberingHost eraser(server.unix_endpoint());
+  ASSERT_TRUE(eraser.ForgetNow(name.group));
+  raw->Command({"SET", key, before});
+  EXPECT_TRUE(eraser.rig->RunTicking([&] { return raw->Text({"GET", key}) != before; }));
+  RememberingHost late(server.unix_endpoint());
+  EXPECT_EQ(late.rig->FetchNow(name, 1000).status.code(), StatusCode::kNotFound);
+}
+
+TEST(RedisTier, WhatAnEarlierReleaseHadForgottenHasRisen) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  const RedisBlockName name = RedisTestName(1, 3);
+  const uint64_t its_own = 1'790'000'000ull * 1'000'000;  // seconds, in microseconds
+  const std::string key =
+      RedisKeyNames("terrace", testing::RedisTestSecret()).Generation(name.group);
+  server.Connect()->Command(
+      {"SET", key, EncodeGeneration(name.group, its_own, testing::RedisTestSecret())});
+  RememberingHost heir(server.unix_endpoint(),
+                       {{.group = name.group, .generation = its_own, .is_owed = false}});
+  const std::vector<std::byte> bytes(1000);
+  const BlockRecord record = testing::RedisTestRecord(name, 5);
+  EXPECT_EQ(heir.rig->tier().Store(1, name.run, record, bytes).code(), StatusCode::kUnsupported);
+  EXPECT_TRUE(heir.rig->RunUntil([&] { return !heir.rig->forgotten.empty(); }));
 }
 
 TEST(RedisTier, ARisenGenerationGoesBeyondWhatTheServerHasLost) {
