@@ -93,7 +93,8 @@ def build(targets):
 
 
 def judge(program, tests, seeds=SEEDS):
-    return run([str(BUILD / "tests" / program), f"--gtest_filter={tests}"],
+    return run([str(BUILD / "tests" / program), f"--gtest_filter={tests}",
+                "--gtest_fail_fast"],
                env={**os.environ, "TERRACE_SIM_SEEDS": str(seeds), "TERRACE_SIM_SHRINK": "0"},
                timeout=RUN_SECONDS_MAX)
 
