@@ -98,8 +98,8 @@ TEST(RedisTier, WhereTheServerLostAGenerationNothingOfBeforeIsFound) {
   for (const std::vector<std::string>& loss : Losses(key)) {
     RememberingHost eraser(server.unix_endpoint());
     ASSERT_TRUE(eraser.ForgetNow(name.group));
-    raw->Command(loss);
-    for (const std::vector<GroupGeneration>& known : {std::vector<GroupGeneration>(), of_writer}) {
+    for (const std::vector<GroupGeneration>& known : {of_writer, std::vector<GroupGeneration>()}) {
+      raw->Command(loss);
       RememberingHost late(server.unix_endpoint(), known);
       const RedisRig::Fetched found = late.rig->FetchNow(name, 1000);
       EXPECT_EQ(found.status.code(), StatusCode::kNotFound) << "the bytes of before";
