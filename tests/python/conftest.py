@@ -152,6 +152,15 @@ def store(group, tokens, seed=0):
     return keys
 
 
+def until(what, limit_s=LONG_S, pause_s=0.01):
+    """Seconds until it came to pass."""
+    began = time.monotonic()
+    while not what():
+        assert time.monotonic() < began + limit_s, "it did not come to pass"
+        time.sleep(pause_s)
+    return time.monotonic() - began
+
+
 def wait_until_free(group, keys):
     """A release is sent, not awaited."""
     deadline = time.monotonic() + LONG_S

@@ -18,7 +18,7 @@ import pytest
 
 import terrace
 
-from conftest import LONG_S, SPACE, Daemon, connect, die_with_parent, run_terrace
+from conftest import LONG_S, SPACE, Daemon, connect, die_with_parent, run_terrace, until
 
 BLOCKS = 24
 GROUP = terrace.SpaceGroup("tiny", [SPACE])
@@ -253,10 +253,10 @@ def test_what_rm_takes_under_a_daemon_is_made_again_and_a_kill_loses_nothing():
         assert len(before) == 2
         shutil.rmtree(domain)
         # Nothing is asked for meanwhile: it is noticed all the same, and DRAM has the blocks.
-        wait_for(lambda: {path.name for path in domain.glob("*/*.*")} >= before)
+        until(lambda: {path.name for path in domain.glob("*/*.*")} >= before)
         assert "they are written again" in one.log()
-        wait_for(lambda: list(domain.glob("slab-*.terrace")))
-        wait_for(lambda: one.status()["lower_tiers"][0]["persisted_block_count"] == BLOCKS)
+        until(lambda: list(domain.glob("slab-*.terrace")))
+        until(lambda: one.status()["lower_tiers"][0]["persisted_block_count"] == BLOCKS)
         store(client, 2)
         one.daemon.kill()
         one.daemon.start()
@@ -302,7 +302,7 @@ def test_erasing_by_key_takes_a_second_at_most_and_leaves_noise():
             "evict", "--all", "--group", "tiny", "--by-key", "--yes", "--socket",
             one.daemon.socket))
         evicting.start()
-        wait_for(lambda: not name.exists() or name.read_bytes()[:128] != wrapped)
+        until(lambda: not name.exists() or name.read_bytes()[:128] != wrapped)
         assert hits(client, 1) == 0
         took_s = time.monotonic() - began
         assert took_s <= 1.0, took_s
@@ -341,7 +341,7 @@ def test_what_is_erased_while_its_key_is_away_does_not_come_back_with_it(asked, 
         wrapped = file.read_bytes()[48:128]
         one.restart(*filter(None, [other_key]))
         if not other_key:
-            wait_for(lambda: re.search("nvme note.*no encryption_keys_file is set", one.log()))
+            until(lambda: re.search("nvme note.*no encryption_keys_file is set", one.log()))
         with connect(one.daemon) as client:
             group = client.open(GROUP)
             if not asked:
@@ -353,7 +353,7 @@ def test_what_is_erased_while_its_key_is_away_does_not_come_back_with_it(asked, 
                 assert status == 0, out + err
                 assert f"evicted {BLOCKS} blocks" in out
         if asked == [] or "--by-key" in asked:
-            wait_for(lambda: not any(wrapped in content_of(path)
+            until(lambda: not any(wrapped in content_of(path)
                                      for path in files_below(one.directory)))
         one.restart(key)
         with connect(one.daemon) as client:
@@ -398,15 +398,8 @@ socket = "{directory}/{name}/t.sock"
 secret_file = "{directory}/secret"
 {encryption}''')
     client = connect(running)
-    wait_for(lambda: client.stats()["redis"]["is_ready"])
+    until(lambda: client.stats()["redis"]["is_ready"])
     return running, client
-
-
-def wait_for(what):
-    deadline = time.monotonic() + LONG_S
-    while not what():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.01)
 
 
 def test_redis_gets_cipher_text_which_only_hosts_with_the_key_read():
@@ -427,7 +420,7 @@ def test_redis_gets_cipher_text_which_only_hosts_with_the_key_read():
         with group.reserve(keys) as lease:
             lease.write(payload(1))
             assert lease.commit() == BLOCKS
-        wait_for(lambda: first.stats()["redis"]["stores_done"] == BLOCKS)
+        until(lambda: first.stats()["redis"]["stores_done"] == BLOCKS)
         redis_cli(directory, "SAVE")
         assert is_found_in([pathlib.Path(directory) / "dump.rdb"], [1]) is None
 
@@ -440,7 +433,7 @@ def test_redis_gets_cipher_text_which_only_hosts_with_the_key_read():
             log = pathlib.Path(directory, "stranger", "log").read_text()
             return "under a key which is not here" in log
 
-        wait_for(is_told)
+        until(is_told)
         assert stranger.stats()["redis"]["fetches_broken"] == 0
         plain = start("plain")
         assert hits(plain, 1) == 0
@@ -457,9 +450,9 @@ def test_a_group_leaves_with_what_only_redis_has_of_it_and_its_key_stays():
                                            one.daemon.socket)
             assert status == 0, out + err
 
-        wait_for(lambda: client.stats()["redis"]["is_ready"])
+        until(lambda: client.stats()["redis"]["is_ready"])
         store(client, 1)
-        wait_for(lambda: client.stats()["redis"]["stores_done"] == BLOCKS)
+        until(lambda: client.stats()["redis"]["stores_done"] == BLOCKS)
         (name,) = [*(one.drive / "d" / "keys").iterdir()]
         wrapped = name.read_bytes()[:128]
         # An age, however short, is a filter: what Redis has stays.

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ import torch
 import terrace
 import terrace.handoff
 import terrace.torch
-from conftest import LONG_S, Daemon, connect, die_with_parent, let_nobody_store
+from conftest import LONG_S, Daemon, connect, die_with_parent, let_nobody_store, until
 
 EXAMPLE = pathlib.Path(__file__).resolve().parents[2] / "client/python/examples/handoff.py"
 LAYERS, BLOCK = 3, 8
@@ -186,16 +185,9 @@ def reserved_count(client):
     return client.stats()["domain"]["reserved_count"]
 
 
-def wait_for(condition):
-    deadline = time.monotonic() + LONG_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_decode_takes_what_prefill_computes(daemon, client, reference):
     prefill = Instance(daemon.socket, "prefill", "--step")
-    wait_for(lambda: reserved_count(client) == 12)
+    until(lambda: reserved_count(client) == 12)
     decode = Instance(daemon.socket, "decode", "--timeout", "120")
     assert decode.process.stdout.readline() == "announced 192 tokens\n"
     prefill.step(12)  # 3 chunks of 4 layers; decode has the end of the prompt to itself
@@ -209,7 +201,7 @@ def test_decode_takes_what_prefill_computes(daemon, client, reference):
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_decode_computes_the_rest_when_prefill_is_lost_midway(daemon, client, reference, number):
     prefill = Instance(daemon.socket, "prefill", "--step")
-    wait_for(lambda: reserved_count(client) == 12)
+    until(lambda: reserved_count(client) == 12)
     prefill.step(4 + 2)  # one chunk, and half of the next one
     decode = Instance(daemon.socket, "decode", "--timeout",
                       "120" if number == signal.SIGKILL else "5")
@@ -247,7 +239,7 @@ socket = "{directory}/{name}/t.sock"
 secret_file = "{secret}"
 '''))
         clients = [connect(each) for each in found]
-        wait_for(lambda: all(c.stats()["redis"]["is_ready"] for c in clients))
+        until(lambda: all(c.stats()["redis"]["is_ready"] for c in clients))
         yield found, clients
         for each in clients:
             each.close()
@@ -269,9 +261,9 @@ def test_decode_on_another_host_takes_it_through_redis(hosts, reference):
 def test_decode_on_another_host_does_not_wait_for_a_dead_prefill(hosts, reference):
     daemons, clients = hosts
     prefill = Instance(daemons[0].socket, "prefill", "--step")
-    wait_for(lambda: reserved_count(clients[0]) == 12)
+    until(lambda: reserved_count(clients[0]) == 12)
     prefill.step(4)
-    wait_for(lambda: clients[0].stats()["redis"]["blocks_stored"] == 4)
+    until(lambda: clients[0].stats()["redis"]["blocks_stored"] == 4)
     prefill.process.kill()
     prefill.process.communicate()
     out, digest = Instance(daemons[1].socket, "decode", "--timeout", "6").ends()
@@ -294,10 +286,10 @@ slab_bytes = "16MiB"
         daemon.stop()
         daemon.start()
         with connect(daemon) as client:
-            wait_for(lambda: cache_of(client).group.match(
+            until(lambda: cache_of(client).group.match(
                 cache_of(client).group.hash(TOKENS)).block_count == 5)
             taking = cache_of(client)
-            wait_for(lambda: terrace.handoff.Taker(taking, TOKENS, timeout_s=LONG_S).tokens == 40)
+            until(lambda: terrace.handoff.Taker(taking, TOKENS, timeout_s=LONG_S).tokens == 40)
             with terrace.handoff.Taker(taking, TOKENS, timeout_s=LONG_S) as taker:
                 assert all(equal(taker[layer], past[layer], 40) for layer in range(LAYERS))
         daemon.stop()

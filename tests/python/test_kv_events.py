@@ -17,7 +17,7 @@ import zmq
 
 import terrace
 
-from conftest import LONG_S, SPACE, Daemon, block_bytes, connect
+from conftest import LONG_S, SPACE, Daemon, block_bytes, connect, until
 from zmtp import RawPeer
 
 END_OF_REPLAY = b"\xff" * 8
@@ -129,13 +129,6 @@ def put(client, digests, hashes):
         assert lease.commit() == len(keys)
     group.wait_persisted(keys, LONG_S)
     return group, keys
-
-
-def until(is_true):
-    deadline = time.monotonic() + LONG_S
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def digests_of(chain, count=4):

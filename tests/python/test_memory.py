@@ -13,7 +13,7 @@ import pytest
 
 import terrace
 
-from conftest import LONG_S, SPACE, block_bytes, connect, run_terrace
+from conftest import SPACE, block_bytes, connect, run_terrace, until
 
 MIB = 1 << 20
 SEGMENT_BYTES = 2 * MIB
@@ -84,14 +84,6 @@ def set_dram(daemon, value):
     status, output, errors = run_terrace("config", "set", f"daemon.dram_bytes={value}",
                                          "--socket", daemon.socket)
     assert status == 0, (output, errors)
-
-
-def until(what, limit_s=LONG_S):
-    began = time.monotonic()
-    while not what():
-        assert time.monotonic() < began + limit_s
-        time.sleep(0.01)
-    return time.monotonic() - began
 
 
 def test_memory_is_halved_and_comes_back_while_engines_work(daemon):

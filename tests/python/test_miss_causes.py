@@ -14,7 +14,7 @@ import pytest
 import terrace
 from terrace import Hints
 
-from conftest import LONG_S, SPACE, Daemon, block_bytes, connect, run_terrace, store
+from conftest import LONG_S, SPACE, Daemon, block_bytes, connect, run_terrace, store, until
 
 MIB = 1 << 20
 BLOCKS = 4
@@ -280,13 +280,6 @@ SENTENCES = {
     ("window", None): "bytes of a windowed member are missing",
     ("none", None): "4 of 4 blocks are usable",
 }
-
-
-def until(what, limit_s=LONG_S):
-    began = time.monotonic()
-    while not what():
-        assert time.monotonic() < began + limit_s
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)

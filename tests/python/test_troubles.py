@@ -22,7 +22,8 @@ import pytest
 
 import terrace
 
-from conftest import LONG_S, SPACE, Daemon, connect, die_with_parent, run_terrace, store
+from conftest import (LONG_S, SPACE, Daemon, connect, die_with_parent, run_terrace, store,
+                      until)
 
 ROOT_ONLY = pytest.mark.skipif(os.getuid() != 0, reason="only root mounts")
 MIB = 1 << 20
@@ -84,10 +85,7 @@ def look(daemon):
 
 
 def eventually(what, seconds=LONG_S):
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.1)
+    until(what, seconds, 0.1)  # each look is a process
 
 
 def holds(daemon, condition):

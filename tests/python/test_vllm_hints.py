@@ -12,8 +12,8 @@ import types
 import pytest
 
 from vllm_driver import (ONE_SHARE, PROMPT, GroupOf, drive, expect_nothing_held, make_engine,
-                         terrace, vllm_engine, wait_until, warmed_engine)
-from conftest import Daemon, connect
+                         terrace, vllm_engine, warmed_engine)
+from conftest import Daemon, connect, until
 
 CALL = 5  # of the tests' vocabulary: a token that begins a call of a tool
 
@@ -500,6 +500,6 @@ def test_a_load_that_computing_has_overtaken_is_given_up(monkeypatch):
         load_timeout_s=10.0)
     half.load([terrace.vllm.messages.Load("r", (1, 1), [[1]], wait_s) for wait_s in
                (None, 0.25, 60.0)])
-    wait_until(lambda: len(waits) == 3)
+    until(lambda: len(waits) == 3)
     half.close()
     assert sorted(waits) == [0.25, 10.0, 10.0]

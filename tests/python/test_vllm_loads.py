@@ -6,9 +6,9 @@ import time
 import pytest
 
 # First: it stands in for vLLM.
-from vllm_driver import LENT, LONG_S, ONE_SHARE, GroupOf, wait_until
+from vllm_driver import LENT, LONG_S, ONE_SHARE, GroupOf
 import terrace
-from conftest import block_bytes, connect
+from conftest import block_bytes, connect, until
 from terrace.vllm.copies import InStep
 from terrace.vllm.messages import Load
 from terrace.vllm.worker import WorkerHalf
@@ -68,7 +68,7 @@ def ended(half, names):
         failed.update(lost)
         return names <= seen
 
-    wait_until(look)
+    until(look)
     assert seen == names
     return failed
 
@@ -116,7 +116,7 @@ def test_a_worker_that_closes_waits_for_no_block(worker):
     slow = [Coming() for _ in range(5)]
     for number, lease in enumerate(slow):
         begin(f"slow{number}", lease)
-    wait_until(lambda: len(half._waiting._loads) == 5)
+    until(lambda: len(half._waiting._loads) == 5)
     began = time.monotonic()
     half.close()
     assert time.monotonic() - began < LONG_S / 2, "they had that long to come"
@@ -147,7 +147,7 @@ def test_nobody_looks_while_nothing_is_on_its_way(worker):
     half, begin, _ = worker
     lease = Coming()
     begin("slow", lease)
-    wait_until(lambda: lease.waits > 3)
+    until(lambda: lease.waits > 3)
     lease.ready_count = 1
     ended(half, {"slow"})
     waits = lease.waits

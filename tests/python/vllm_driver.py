@@ -23,7 +23,7 @@ sys.modules["vllm.v1.core.sched"].output = types.SimpleNamespace(KVConnectorBloc
 import terrace.requests  # noqa: E402  pylint: disable=wrong-import-position
 import terrace.vllm  # noqa: E402  pylint: disable=wrong-import-position
 import vllm_engine  # noqa: E402  pylint: disable=wrong-import-position
-from conftest import LONG_S, connect  # noqa: E402  pylint: disable=wrong-import-position
+from conftest import LONG_S, connect, until  # noqa: E402  pylint: disable=wrong-import-position
 
 REQUESTS = int(os.environ.get("TERRACE_ENGINE_REQUESTS", "200"))
 RARE_HAPPENS = REQUESTS >= 200  # preemptions, daemons' deaths, hits in a device: not in a short run
@@ -121,13 +121,6 @@ class GroupOf:
         return self._lend(token)
 
 
-def wait_until(is_so):
-    deadline = time.monotonic() + LONG_S
-    while not is_so():
-        assert time.monotonic() < deadline, "it does not happen"
-        time.sleep(0.001)
-
-
 def run_prompt(engine, request_id="only", steps_max=20_000):
     engine.add(vllm_engine.Request(request_id, PROMPT, 1, 8))
     for _ in range(steps_max):
@@ -139,11 +132,8 @@ def run_prompt(engine, request_id="only", steps_max=20_000):
 
 def wait_for_segments(daemon, count):
     """Members with a window have segments of their own, and a daemon starts with one."""
-    deadline = time.monotonic() + LONG_S
     with connect(daemon) as client:
-        while client.stats()["domain"]["segments_populated"] < count:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: client.stats()["domain"]["segments_populated"] >= count)
 
 
 def warmed_engine(daemon, **options):

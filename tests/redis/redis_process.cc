@@ -108,8 +108,7 @@ std::vector<std::string> RawRedis::BlockKeys() {
 
 void RawRedis::SayNoGeneration() {
   const GroupId group = RedisTestName(1, 0).group;
-  Command({"SET", RedisKeyNames("terrace", RedisTestSecret()).Generation(group),
-           EncodeGeneration(group, 0, RedisTestSecret())});
+  Command({"SET", RedisTestGenerationKey(group), RedisTestGeneration(group, 0)});
 }
 
 RedisProcess::RedisProcess(Options options) : options_(std::move(options)) {

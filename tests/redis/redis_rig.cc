@@ -42,6 +42,14 @@ RedisBlockName RedisTestName(uint64_t chain, uint32_t position) {
           .position = position};
 }
 
+std::string RedisTestGenerationKey(const GroupId& group) {
+  return RedisKeyNames("terrace", RedisTestSecret()).Generation(group);
+}
+
+std::string RedisTestGeneration(const GroupId& group, uint64_t generation) {
+  return EncodeGeneration(group, generation, RedisTestSecret());
+}
+
 BlockRecord RedisTestRecord(const RedisBlockName& name, CommitId commit_id) {
   BlockRecord record;
   record.group = name.group;

@@ -19,6 +19,9 @@ namespace terrace::testing {
 DomainSecret RedisTestSecret();
 // Position `position` of chain `chain`.
 RedisBlockName RedisTestName(uint64_t chain, uint32_t position);
+// Of a group, on the server: its key, and what is there.
+std::string RedisTestGenerationKey(const GroupId& group);
+std::string RedisTestGeneration(const GroupId& group, uint64_t generation);
 BlockRecord RedisTestRecord(const RedisBlockName& name, CommitId commit_id);
 // What is stored under that key by that commit: a read that gives anything else is wrong.
 std::vector<std::byte> RedisTestBytes(const BlockKey& key, CommitId commit_id, size_t length_bytes);

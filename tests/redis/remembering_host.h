@@ -28,6 +28,13 @@ struct RememberingHost {
     rig->tier().Forget(group);
     return rig->RunUntil([&] { return rig->tier().stats().forgets > before; });
   }
+  // What the group's generation is: an erasure asks that before it does anything.
+  bool AskServer(const GroupId& group) {
+    RedisBlockName nobodys = RedisTestName(7, 3);
+    nobodys.group = group;
+    rig->tier().Erase(nobodys);
+    return rig->RunUntilErased();
+  }
 
   uint64_t revision = 0;
   std::vector<GroupGeneration> kept;

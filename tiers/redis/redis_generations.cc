@@ -10,12 +10,12 @@
 namespace terrace {
 namespace {
 
-// Longer than any block of the generation before it can be there, whatever ttl_s the host has that
-// stored it: whoever stores one looked at the key a moment ago, which made it stay.
 // A server that takes no writes is not asked for one by each group.
 constexpr uint64_t kRefusedUs = kUsPerSecond / 2;
 constexpr uint32_t kRefusalsMax = 8;  // a second
 
+// Longer than any block of the generation before it can be there, whatever ttl_s the host has that
+// stored it: whoever stores one looked at the key a moment ago, which made it stay.
 std::string TtlMs() { return std::to_string(2 * kRedisTtlSecondsMax * 1000); }
 
 // It becomes ARGV[2] if it is ARGV[1], or nothing if that is empty. What is no string, or a longer

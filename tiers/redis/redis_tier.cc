@@ -72,7 +72,6 @@ Result<std::unique_ptr<RedisTier>> RedisTier::Open(Options options, std::string*
       .servers = state->servers.get(),
       .write_refused = [raw = state.get()](RedisError error, const GroupId& group) {
         raw->blocks->NoteRefusalOfOthers(error, {.group = group});
-        raw->PublishStats();
       }});
   // Whoever gives it work, or asks, goes on first.
   try {

@@ -218,9 +218,16 @@ Result<bool> RedisTier::State::MustAsk(const GroupId& group, bool is_look) {
   if (group_known.is_owed) {
     return Status(StatusCode::kUnsupported, "the Redis server is to forget the group's blocks");
   }
-  return group_known.asked_us == 0 ||
-         group_known.asked_return != returns.load(std::memory_order_relaxed) ||
-         (is_look && RedisNowUs() - group_known.asked_us >= kRedisAskAgainUs);
+  return !HasHeard(group_known) || (is_look && IsOld(group_known, RedisNowUs()));
+}
+
+bool RedisTier::State::HasHeard(const Known& group_known) const {
+  return group_known.asked_us != 0 &&
+         group_known.asked_return == returns.load(std::memory_order_relaxed);
+}
+
+bool RedisTier::State::IsOld(const Known& group_known, uint64_t now_us) {
+  return now_us - group_known.asked_us >= kRedisAskAgainUs;
 }
 
 RedisGenerations::Question RedisTier::State::QuestionOf(const GroupId& group) {
@@ -271,9 +278,8 @@ void RedisTier::State::LookAtRisen() {
   const uint64_t now_us = RedisNowUs();
   std::vector<std::pair<uint64_t, GroupId>> due;
   for (const auto& [group, one] : known) {
-    const bool is_old = now_us - one.asked_us >= kRedisAskAgainUs ||
-                        one.asked_return != returns.load(std::memory_order_relaxed);
-    if (RedisGenerations::HasRisen(one.generation) && !one.is_owed && !one.is_looking && is_old) {
+    const bool is_due = !HasHeard(one) || IsOld(one, now_us);
+    if (RedisGenerations::HasRisen(one.generation) && !one.is_owed && !one.is_looking && is_due) {
       due.emplace_back(one.asked_us, group);
     }
   }

@@ -56,9 +56,9 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
   };
   struct Known {
     uint64_t generation = 0;
-    uint64_t asked_us = 0;  // when the server said so last; 0: never
-    uint64_t asked_return = 0;
-    uint64_t forgets = 0;  // asked of this process
+    uint64_t asked_us = 0;      // when the server said so last; 0: never
+    uint64_t asked_return = 0;  // `returns` then
+    uint64_t forgets = 0;       // asked of this process
     bool is_owed = false;
     bool is_rising = false;
     bool is_looking = false;
@@ -116,6 +116,9 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
   void LoseOneGroup();
   void LearnGeneration(const GroupId& group, uint64_t generation);
   void NoteAsked(Known* group_known);
+  // What its generation is, from the server as it is now.
+  bool HasHeard(const Known& group_known) const;
+  static bool IsOld(const Known& group_known, uint64_t now_us);
   void EndRise(const Operation& operation, const Answer& answer);
   void Keep();
   void OweInAnyGroup(std::span<const BlockKey> keys);

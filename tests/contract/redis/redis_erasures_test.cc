@@ -19,6 +19,8 @@ using testing::ChaosProxy;
 using testing::RawRedis;
 using testing::RedisProcess;
 using testing::RedisRig;
+using testing::RedisTestGeneration;
+using testing::RedisTestGenerationKey;
 using testing::RedisTestName;
 using testing::RememberingHost;
 
@@ -69,14 +71,11 @@ TEST(RedisTier, AGenerationThatTheServerLostIsSaidAgainByWhoHeardItAMomentAgo) {
   ASSERT_TRUE(a.rig->StoreNow(name, 5, 1000).ok());
   const std::vector<GroupGeneration> before = a.kept;
   const std::unique_ptr<RawRedis> raw = server.Connect();
-  const std::string key =
-      RedisKeyNames("terrace", testing::RedisTestSecret()).Generation(name.group);
+  const std::string key = RedisTestGenerationKey(name.group);
   for (const std::vector<std::string>& loss : Losses(key)) {
     raw->Command(loss);
-    a.rig->tier().Erase(RedisTestName(7, 3));  // asks the server before it does anything
-    ASSERT_TRUE(a.rig->RunUntilErased());
-    EXPECT_EQ(raw->Text({"GET", key}),
-              EncodeGeneration(name.group, before[0].generation, testing::RedisTestSecret()));
+    ASSERT_TRUE(a.AskServer(name.group));
+    EXPECT_EQ(raw->Text({"GET", key}), RedisTestGeneration(name.group, before[0].generation));
     EXPECT_EQ(a.kept, before);
     EXPECT_TRUE(a.rig->FetchNow(name, 1000).status.ok());
   }
@@ -93,8 +92,7 @@ TEST(RedisTier, WhereTheServerLostAGenerationNothingOfBeforeIsFound) {
   ASSERT_TRUE(writer.rig->StoreNow(name, 5, 1000).ok());
   const std::vector<GroupGeneration> of_writer = writer.kept;
   const std::unique_ptr<RawRedis> raw = server.Connect();
-  const std::string key =
-      RedisKeyNames("terrace", testing::RedisTestSecret()).Generation(name.group);
+  const std::string key = RedisTestGenerationKey(name.group);
   for (const std::vector<std::string>& loss : Losses(key)) {
     RememberingHost eraser(server.unix_endpoint());
     ASSERT_TRUE(eraser.ForgetNow(name.group));
@@ -117,13 +115,11 @@ TEST(RedisTier, AServerThatSaysLessThanAHostKnowsIsNotToldThatButSomethingNew) {
   ASSERT_TRUE(a.rig->StoreNow(name, 5, 1000).ok());
   const uint64_t known = a.kept[0].generation;
   const std::unique_ptr<RawRedis> raw = server.Connect();
-  const std::string key =
-      RedisKeyNames("terrace", testing::RedisTestSecret()).Generation(name.group);
+  const std::string key = RedisTestGenerationKey(name.group);
   // Somebody whose clock is behind had it forgotten, of a server that had lost what it was.
-  raw->Command({"SET", key, EncodeGeneration(name.group, 1001, testing::RedisTestSecret())});
+  raw->Command({"SET", key, RedisTestGeneration(name.group, 1001)});
   a.rig->forgotten.clear();
-  a.rig->tier().Erase(RedisTestName(7, 3));
-  ASSERT_TRUE(a.rig->RunUntilErased());
+  ASSERT_TRUE(a.AskServer(name.group));
   EXPECT_GT(a.kept[0].generation, known);
   EXPECT_EQ(a.rig->forgotten, std::vector<GroupId>{name.group});
   EXPECT_EQ(a.rig->FetchNow(name, 1000).status.code(), StatusCode::kNotFound);
@@ -159,8 +155,7 @@ TEST(RedisTier, WhatIsBegunAnewHoldsForWhoHeardOfTheOneBeforeAMomentAgo) {
   RememberingHost b(server.unix_endpoint());
   ASSERT_TRUE(b.rig->StoreNow(other, 6, 1000).ok());
   EXPECT_GT(b.kept[0].generation, before[0].generation);
-  a.rig->tier().Erase(RedisTestName(7, 3));  // asks the server before it does anything
-  ASSERT_TRUE(a.rig->RunUntilErased());
+  ASSERT_TRUE(a.AskServer(name.group));
   EXPECT_EQ(a.kept, b.kept);
   EXPECT_TRUE(a.rig->forgotten.empty()) << "what it has may go there";
   EXPECT_EQ(a.rig->FetchNow(other, 1000).commit_id, 6u);
@@ -171,8 +166,7 @@ TEST(RedisTier, WhatIsBegunAnewHoldsForWhoHeardOfTheOneBeforeAMomentAgo) {
   EXPECT_GT(late.kept[0].generation, b.kept[0].generation);
   EXPECT_EQ(late.rig->forgotten, std::vector<GroupId>{name.group});
   for (RememberingHost* host : {&a, &b}) {
-    host->rig->tier().Erase(RedisTestName(7, 3));
-    ASSERT_TRUE(host->rig->RunUntilErased());
+    ASSERT_TRUE(host->AskServer(name.group));
     EXPECT_EQ(host->kept, late.kept);
     EXPECT_EQ(host->rig->forgotten, std::vector<GroupId>{name.group});
   }
@@ -193,8 +187,7 @@ TEST(RedisTier, WhatWasForgottenStaysSoWhereSomebodyBeginsAnew) {
   EXPECT_GT(begun, risen);
   EXPECT_EQ(begun & 63, 63u);
   a.rig->forgotten.clear();
-  a.rig->tier().Erase(RedisTestName(7, 3));  // asks the server before it does anything
-  ASSERT_TRUE(a.rig->RunUntilErased());
+  ASSERT_TRUE(a.AskServer(name.group));
   EXPECT_GT(a.kept[0].generation, begun);
   EXPECT_NE(a.kept[0].generation & 63, 63u);
   EXPECT_EQ(a.rig->forgotten, std::vector<GroupId>{name.group});
@@ -208,8 +201,7 @@ TEST(RedisTier, WhoKnowsOfARiseSaysSoWhereTheServerHasOlderDataAgain) {
   RememberingHost writer(server.unix_endpoint());
   const RedisBlockName name = RedisTestName(1, 3);
   ASSERT_TRUE(writer.rig->StoreNow(name, 5, 1000).ok());
-  const std::string key =
-      RedisKeyNames("terrace", testing::RedisTestSecret()).Generation(name.group);
+  const std::string key = RedisTestGenerationKey(name.group);
   const std::unique_ptr<RawRedis> raw = server.Connect();
   const std::string before = raw->Text({"GET", key});
   RememberingHost eraser(server.unix_endpoint());
@@ -225,10 +217,8 @@ TEST(RedisTier, WhatAnEarlierReleaseHadForgottenHasRisen) {
   RedisProcess server;
   const RedisBlockName name = RedisTestName(1, 3);
   const uint64_t its_own = 1'790'000'000ull * 1'000'000;  // seconds, in microseconds
-  const std::string key =
-      RedisKeyNames("terrace", testing::RedisTestSecret()).Generation(name.group);
-  server.Connect()->Command(
-      {"SET", key, EncodeGeneration(name.group, its_own, testing::RedisTestSecret())});
+  const std::string key = RedisTestGenerationKey(name.group);
+  server.Connect()->Command({"SET", key, RedisTestGeneration(name.group, its_own)});
   RememberingHost heir(server.unix_endpoint(),
                        {{.group = name.group, .generation = its_own, .is_owed = false}});
   const std::vector<std::byte> bytes(1000);
@@ -243,8 +233,7 @@ TEST(RedisTier, ARisenGenerationGoesBeyondWhatTheServerHasLost) {
   RememberingHost a(server.unix_endpoint());
   const RedisBlockName name = RedisTestName(1, 3);
   ASSERT_TRUE(a.ForgetNow(name.group));
-  const std::string key =
-      RedisKeyNames("terrace", testing::RedisTestSecret()).Generation(name.group);
+  const std::string key = RedisTestGenerationKey(name.group);
   const std::unique_ptr<RawRedis> raw = server.Connect();
   raw->Command({"DEL", key});
   raw->Command({"RPUSH", key, "a list"});

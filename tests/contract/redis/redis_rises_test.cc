@@ -18,15 +18,12 @@ namespace {
 using testing::ChaosProxy;
 using testing::RawRedis;
 using testing::RedisProcess;
+using testing::RedisTestGenerationKey;
 using testing::RedisTestName;
 using testing::RememberingHost;
 
 bool HasKept(const RememberingHost& host, const GroupId& group) {
   return std::ranges::find(host.kept, group, &GroupGeneration::group) != host.kept.end();
-}
-
-std::string GenerationKey(const GroupId& group) {
-  return RedisKeyNames("terrace", testing::RedisTestSecret()).Generation(group);
 }
 
 // What another host has stored since it had the group forgotten is there, under a name that this
@@ -64,11 +61,11 @@ TEST(RedisRises, WhatIsErasedWhileARiseIsOnItsWayIsNotFoundBehindIt) {
   const RedisBlockName name = RedisTestName(1, 3);
   ASSERT_TRUE(a.rig->StoreNow(name, 5, 1000).ok());
   const std::unique_ptr<RawRedis> raw = server.Connect();
-  const std::string before = raw->Text({"GET", GenerationKey(name.group)});
+  const std::string before = raw->Text({"GET", RedisTestGenerationKey(name.group)});
   proxy.HoldReplies(1);  // but for what it finds there
   a.rig->tier().Forget(name.group);
   ASSERT_TRUE(a.rig->RunUntil([&] {
-    return raw->Text({"GET", GenerationKey(name.group)}) != before;
+    return raw->Text({"GET", RedisTestGenerationKey(name.group)}) != before;
   }));
   (void)other.rig->StoreNow(name, 6, 1000);  // hears of it
   ASSERT_TRUE(other.rig->StoreNow(name, 7, 1000).ok());
@@ -95,7 +92,7 @@ TEST(RedisRises, WhatOthersHaveHadForgottenIsNotHiddenByARiseThatWasOwed) {
     RememberingHost other(server.unix_endpoint()), cut_off(proxy.endpoint());
     const RedisBlockName name = RedisTestName(1, 3);
     const std::unique_ptr<RawRedis> raw = server.Connect();
-    const std::string key = GenerationKey(name.group);
+    const std::string key = RedisTestGenerationKey(name.group);
     ASSERT_TRUE(!has_risen_before || other.ForgetNow(name.group));
     (void)cut_off.rig->StoreNow(name, 5, 1000);
     ASSERT_TRUE(cut_off.rig->StoreNow(name, 5, 1000).ok() || !has_risen_before);
@@ -135,7 +132,7 @@ TEST(RedisRises, AGenerationIsKeptHoweverManyGroupsAreUsedSince) {
   ASSERT_TRUE(a.ForgetNow(name.group));
   ASSERT_TRUE(HasKept(a, name.group));
   std::vector<std::byte> into(1000);
-  for (uint64_t i = 0; i < kRedisGroupsMax + 512; ++i) {
+  for (uint64_t i = 0; i < 3 * kRedisGroupsMax; ++i) {
     RedisBlockName one = name;
     one.group = {i + 1, 77};
     const std::vector<RedisBlockName> names = {one};
