@@ -56,7 +56,10 @@ struct SharedTierStats {
   uint64_t connections = 0;  // logged in
   uint64_t connection_attempts = 0, connections_lost = 0, breaker_opened = 0;
   uint64_t begun_anew = 0;  // groups that others have begun anew: what was given is not found there
-  uint64_t forgets = 0;     // groups that this host has had forgotten, and the server knows
+  // Groups whose generation the server had lost, so that they were forgotten.
+  uint64_t generations_lost = 0;
+  uint64_t forgotten_elsewhere = 0;  // groups of which this host heard that others had them so
+  uint64_t forgets = 0;        // groups that this host has had forgotten, and the server knows
   uint64_t forgets_owed = 0;   // groups of which the server does not know yet; not used until then
   uint64_t erasures_owed = 0;  // likewise, blocks
 };

@@ -395,6 +395,7 @@ void DomainRedis::LogHealth() {
   }
   LogTls(stats);
   LogOwed(stats);
+  LogForgotten(stats);
   LogLocked();
 }
 
@@ -443,6 +444,28 @@ void DomainRedis::LogOwed(const SharedTierStats& stats) {
   }
   // Blocks that a group's own debt has taken in are told of with it.
   erasures_told_ = stats.erasures_owed == 0 ? 0 : std::max(erasures_told_, stats.erasures_owed);
+}
+
+void DomainRedis::LogForgotten(const SharedTierStats& stats) {
+  if (stats.generations_lost > lost_told_) {
+    Log(LogLevel::kWarn,
+        "redis has lost which blocks of these groups were forgotten: what it has of them is not "
+        "believed, and what hosts have of them now they serve, and give to it no more",
+        {{"domain", options_.domain_name},
+         {"groups", stats.generations_lost - lost_told_},
+         {"remedy",
+          "nothing, once: what is computed from now on is shared; often: see the "
+          "server's memory, its maxmemory-policy and what it saves"}});
+  }
+  lost_told_ = stats.generations_lost;
+  if (stats.forgotten_elsewhere > elsewhere_told_) {
+    Log(LogLevel::kInfo,
+        "another host has had groups forgotten on redis: what this host has of them it serves, "
+        "and gives to redis no more",
+        {{"domain", options_.domain_name},
+         {"groups", stats.forgotten_elsewhere - elsewhere_told_}});
+  }
+  elsewhere_told_ = stats.forgotten_elsewhere;
 }
 
 void DomainRedis::OnSharedFetched(TransferId transfer_id, Status status,

@@ -20,8 +20,8 @@
 #include "daemon/persist/kept_generations.h"
 #include "daemon/persist/missed_erasures.h"
 #include "daemon/store/store.h"
-#include "tiers/redis/file_stamp.h"
 #include "tiers/redis/redis_tier.h"
+#include "tiers/redis/wire/file_stamp.h"
 #include "tiers/tier_shares.h"
 
 namespace terrace {
@@ -83,6 +83,7 @@ class DomainRedis final : public SharedTierListener {
   // Generations that the predecessor had forgotten.
   void LoadGenerations(RedisTier::Options* options);
   void LogOwed(const SharedTierStats& stats);
+  void LogForgotten(const SharedTierStats& stats);
   void LogLocked();
   void LogTls(const SharedTierStats& stats);
 
@@ -93,6 +94,7 @@ class DomainRedis final : public SharedTierListener {
   uint64_t owed_told_ = 0;                        // groups
   uint64_t erasures_told_ = 0;
   uint64_t locked_told_ = 0;
+  uint64_t lost_told_ = 0, elsewhere_told_ = 0;  // groups
   std::string tls_trouble_told_;
   bool is_left_behind_ = false;
   enum class Told : uint8_t { kNothing, kReady, kAway, kRefused, kOfAnotherKind };

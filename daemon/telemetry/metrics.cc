@@ -228,6 +228,8 @@ json SharedDocument(const DomainStats::SharedStats& shared) {
           {"forgets", tier.forgets},
           {"forgets_owed", tier.forgets_owed},
           {"erasures_owed", tier.erasures_owed},
+          {"generations_lost", tier.generations_lost},
+          {"forgotten_elsewhere", tier.forgotten_elsewhere},
           {"operations_in_flight", tier.operations_in_flight},
           {"bytes_in_flight", tier.bytes_in_flight},
           {"read_bytes", tier.read_bytes},

@@ -8,10 +8,10 @@
 
 #include "fuzz/fuzz.h"
 #include "terrace/units.h"
-#include "tiers/redis/redis_endpoint.h"
-#include "tiers/redis/redis_error.h"
 #include "tiers/redis/redis_format.h"
-#include "tiers/redis/redis_slot.h"
+#include "tiers/redis/wire/redis_endpoint.h"
+#include "tiers/redis/wire/redis_error.h"
+#include "tiers/redis/wire/redis_slot.h"
 
 namespace terrace::fuzz::redis_format {
 

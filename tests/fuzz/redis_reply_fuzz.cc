@@ -7,7 +7,7 @@
 
 #include "fuzz/fuzz.h"
 #include "terrace/units.h"
-#include "tiers/redis/redis_reply.h"
+#include "tiers/redis/wire/redis_reply.h"
 
 namespace terrace::fuzz::redis_reply {
 

@@ -22,6 +22,7 @@
 #include "tiers/redis/redis_blocks.h"
 #include "tiers/redis/redis_chunks.h"
 #include "tiers/redis/redis_generations.h"
+#include "tiers/redis/redis_payload.h"
 
 namespace terrace::fuzz::redis_servers {
 
@@ -30,6 +31,39 @@ using asio::local::stream_protocol;
 constexpr uint32_t kStepsMax = 60;
 constexpr size_t kLargeBytes = kRedisSmallBlockBytesMax + 900;
 constexpr uint64_t kGeneration = 2;
+constexpr uint64_t kNowS = 1'700'000'000;
+
+std::shared_ptr<const KeyRing> RingOf(uint8_t number) {
+  CipherKey key;
+  std::ranges::fill(key.bytes(), std::byte{number});
+  return std::make_shared<const KeyRing>(std::vector<CipherKey>{key});
+}
+// Ours, and another host's.
+const std::shared_ptr<const KeyRing>& Ring(bool is_ours) {
+  static const std::shared_ptr<const KeyRing> ours = RingOf(1), other = RingOf(2);
+  return is_ours ? ours : other;
+}
+Status Salt(std::span<std::byte> into) {
+  std::ranges::fill(into, std::byte{3});
+  return Status::Ok();
+}
+
+// What a login asks, and what it hears.
+struct Login {
+  bool asks_permission = false;
+  std::string_view said;
+};
+constexpr Login kLogins[] = {
+    {false, "+PONG\r\n"},
+    {true, "+PONG\r\n:0\r\n"},
+    {true, "+PONG\r\n-ERR wrong number of arguments for 'pexpire' command\r\n"},
+    {true, "+PONG\r\n-NOPERM x\r\n"},
+    {true, "+PONG\r\n-MOVED 1 127.0.0.1:1\r\n"},
+    {true, "+PONG\r\n-ERR unknown command 'PEXPIRE'\r\n"},
+    {true, "+PONG\r\n-LOADING x\r\n"},
+    {false, "-LOADING x\r\n"},
+};
+constexpr uint8_t kPermitted = 1 * 4, kOlder = 2 * 4, kEncrypted = 4 * 8;  // of the first byte
 
 std::byte Content(size_t index) { return static_cast<std::byte>(index * 7 + index / 256); }
 
@@ -41,8 +75,8 @@ RedisBlockName Name(uint64_t number) {
           .generation = kGeneration};
 }
 
-// The block as somebody who knows the secret stored it.
-RedisManifest Stored(const RedisBlockName& name, std::span<const std::byte> bytes) {
+// The block as somebody who knows the secret stored it; `bytes` are as they lie there.
+RedisManifest Stored(const RedisBlockName& name, const KeyRing* ring, std::span<std::byte> bytes) {
   RedisManifest manifest;
   manifest.group = name.group;
   manifest.space = name.space;
@@ -53,6 +87,10 @@ RedisManifest Stored(const RedisBlockName& name, std::span<const std::byte> byte
   manifest.write_id = 10;
   manifest.length_bytes = bytes.size();
   manifest.part_checksums.push_back({1, 2});
+  if (ring != nullptr) {
+    const Bytes plain(bytes.begin(), bytes.end());
+    Require(EncryptRedisPayload(*ring, Salt, plain, bytes, &manifest).ok(), "it is encrypted");
+  }
   std::vector<uint32_t> lengths = CutIntoChunks(bytes.size());
   if (!lengths.empty() && lengths.back() <= kRedisTailBytesMax) lengths.pop_back();
   std::span<const std::byte> rest = bytes;
@@ -74,28 +112,33 @@ std::string Bulk(std::string_view body) {
 
 class World {
  public:
-  // `permission`: what a login hears that asks for one; empty: none does.
-  World(RedisTopology topology, std::string_view permission)
-      : permission_(permission), acceptor_(loop_, stream_protocol::endpoint(path_)) {
+  World(RedisTopology topology, const Login& login, bool is_encrypted)
+      : is_encrypted_(is_encrypted),
+        login_said_(login.said),
+        acceptor_(loop_, stream_protocol::endpoint(path_)) {
     RedisServers::Options options;
     options.node.loop = &loop_;
     options.node.connections = 2;
     options.node.connection.endpoint = {.unix_path = path_};
-    if (!permission.empty()) options.node.connection.permission_key = "p";
+    if (login.asks_permission) options.node.connection.permission_key = "p";
     options.topology = topology;
     options.endpoints = {{.unix_path = path_}};
     options.master_name = "m";
+    options.look_key = "l";
     options.health_changed = [] {};
     servers_ = std::make_unique<RedisServers>(std::move(options));
-    const auto unix_us = [] { return 1'700'000'000 * kUsPerSecond; };
-    blocks_ = std::make_unique<RedisBlocks>(RedisBlocks::Options{
-        .secret = FuzzSecret(), .unix_us = unix_us, .servers = servers_.get()});
+    const auto unix_us = [] { return kNowS * kUsPerSecond; };
+    blocks_ = std::make_unique<RedisBlocks>(
+        RedisBlocks::Options{.secret = FuzzSecret(),
+                             .unix_us = unix_us,
+                             .servers = servers_.get(),
+                             .ring = is_encrypted ? Ring(true) : nullptr,
+                             .random = Salt});
     generations_ = std::make_unique<RedisGenerations>(RedisGenerations::Options{
         .secret = FuzzSecret(),
         .unix_us = unix_us,
         .steady_us = [this] { return (asked_ + answered_) * kUsPerSecond; },
-        .servers = servers_.get(),
-        .write_refused = [](RedisError, const GroupId&) {}});
+        .servers = servers_.get()});
     is_mapped_ = topology != RedisTopology::kSingle;
     Accept();
     servers_->Start();
@@ -113,9 +156,9 @@ class World {
   World& operator=(const World&) = delete;
 
   void Step(Choices& choices) {
-    switch (choices.Below(8)) {
+    switch (choices.Below(10)) {
       case 0:
-        Fetch(1 + choices.Number<uint16_t>() % 3'000);
+        Fetch(Length(choices));
         break;
       case 1:
         choices.Below(2) == 0 ? Fetch(kLargeBytes) : Store(kLargeBytes);
@@ -127,7 +170,7 @@ class World {
         Agree(choices.Byte());
         break;
       case 4:
-        Store(1 + choices.Number<uint16_t>() % 3'000);
+        Store(Length(choices));
         break;
       case 5:
         Erase();
@@ -137,6 +180,12 @@ class World {
         break;
       case 7:
         Say(choices, Answer(choices));
+        break;
+      case 8:
+        Store(choices.Below(2), kNowS - 1 + choices.Below(3));
+        break;
+      case 9:
+        servers_->LookForWrites();
         break;
     }
     Turn();
@@ -149,6 +198,12 @@ class World {
   }
 
   // ---- what is asked ----
+
+  // Most of one chunk, the longest of several.
+  static size_t Length(Choices& choices) {
+    const size_t number = choices.Number<uint16_t>();
+    return number < 60'000 ? 1 + number % 3'000 : number;
+  }
 
   void Fetch(size_t length_bytes) {
     block_bytes_ = length_bytes;
@@ -164,11 +219,12 @@ class World {
       }
     });
   }
-  void Store(size_t length_bytes) {
+  void Store(size_t length_bytes, uint64_t expires_at_s = 0) {
     block_bytes_ = length_bytes;
     const auto from = std::make_shared<Bytes>(Block());
     ++asked_;
-    RedisManifest manifest = Stored(Name(1), *from);
+    RedisManifest manifest = Stored(Name(1), nullptr, *from);
+    manifest.expires_at_s = expires_at_s;
     manifest.chunks.clear();
     manifest.tail.clear();
     blocks_->Store(Name(1), std::move(manifest), *from, [this, from](Status) { ++answered_; });
@@ -189,8 +245,9 @@ class World {
                          .at_least = at_least,
                          .is_from_just_now = (kind & 2) != 0,
                          .is_rise = (kind & 1) != 0},
-                        [this, at_least](Status status, uint64_t generation) {
-                          Require(!status.ok() || generation >= at_least, "a generation sank");
+                        [this, at_least](Status status, const RedisGenerations::Agreed& agreed) {
+                          Require(!status.ok() || agreed.generation >= at_least,
+                                  "a generation sank");
                           ++answered_;
                         });
   }
@@ -205,7 +262,7 @@ class World {
     acceptor_.async_accept([this](const asio::error_code& error, stream_protocol::socket socket) {
       if (error) return;
       peers_.push_back(std::make_unique<stream_protocol::socket>(std::move(socket)));
-      Send(*peers_.back(), "+PONG\r\n" + permission_);
+      Send(*peers_.back(), login_said_);
       Accept();
     });
   }
@@ -238,8 +295,10 @@ class World {
 
   // The manifest and the chunks of the block that was asked for last, [as patched].
   std::vector<std::string> Values(Choices& choices) const {
-    const Bytes block = Block();
-    RedisManifest manifest = Stored(Name(1), block);
+    Bytes block = Block();
+    const bool is_ours = choices.Below(8) != 6;
+    const KeyRing* const ring = is_encrypted_ ? Ring(is_ours).get() : nullptr;
+    RedisManifest manifest = Stored(Name(1), ring, block);
     const size_t tail_bytes = manifest.tail.size();
     const bool can_grow = tail_bytes > 0 && tail_bytes < kRedisTailBytesMax;
     if (choices.Below(8) == 7) manifest.length_bytes += can_grow ? 1 : 0;
@@ -321,7 +380,8 @@ class World {
     return text;
   }
 
-  const std::string permission_;
+  const bool is_encrypted_;
+  const std::string login_said_;
   const std::string path_ = PathInNoFolder("redis");
   asio::io_context loop_{1};
   stream_protocol::acceptor acceptor_;
@@ -334,7 +394,8 @@ class World {
   uint64_t asked_ = 0, answered_ = 0;
 };
 
-constexpr uint8_t kFetch = 0, kLarge = 1, kProbe = 2, kAgree = 3, kStore = 4, kSay = 7;
+constexpr uint8_t kFetch = 0, kLarge = 1, kProbe = 2, kAgree = 3, kStore = 4, kSay = 7,
+                  kStoreExpiring = 8, kLook = 9;
 
 void SayWord(uint8_t word, uint8_t peer, ChoiceWriter* writer) {
   writer->Byte(kSay).Byte(6).Byte(word).Byte(peer).Byte(0);
@@ -342,9 +403,10 @@ void SayWord(uint8_t word, uint8_t peer, ChoiceWriter* writer) {
 constexpr uint8_t kOk = 0, kQueued = 1, kZero = 2, kOne = 3, kNil = 4;  // words
 
 // A transaction: its answers come by connection `peer`, and it did, with `first` to its question.
-Bytes SmallStore(uint8_t permission, uint8_t queued, uint8_t first, uint8_t refused, uint8_t peer) {
+Bytes SmallStore(uint8_t world, uint8_t queued, uint8_t first, uint8_t refused, uint8_t peer,
+                 uint16_t length = 999) {
   ChoiceWriter writer;
-  writer.Byte(permission).Byte(kStore).Put<uint16_t>(999);
+  writer.Byte(world).Byte(kStore).Put<uint16_t>(length);
   for (int i = 0; i < 2; ++i) {
     SayWord(kOk, peer, &writer);
     for (uint8_t each = 0; each < queued; ++each) SayWord(kQueued, peer, &writer);
@@ -379,23 +441,52 @@ std::vector<Seed> Seeds() {
     const std::string to = "_" + std::to_string(peer);
     for (const uint8_t queued : {4, 5, 6}) {
       const std::string of = std::to_string(queued) + to;
-      seeds.push_back({"small_store_" + of, SmallStore(4, queued, 1, 0, peer)});
-      seeds.push_back({"small_store_exists_" + of, SmallStore(4, queued, 0, 0, peer)});
-      seeds.push_back({"small_store_refused_" + of, SmallStore(4, queued, 1, 2, peer)});
-      seeds.push_back({"small_store_script_" + of, SmallStore(8, queued, 1, 0, peer)});
+      seeds.push_back({"small_store_" + of, SmallStore(kPermitted, queued, 1, 0, peer)});
+      seeds.push_back({"small_store_exists_" + of, SmallStore(kPermitted, queued, 0, 0, peer)});
+      seeds.push_back({"small_store_refused_" + of, SmallStore(kPermitted, queued, 1, 2, peer)});
+      seeds.push_back({"small_store_script_" + of, SmallStore(kOlder, queued, 1, 0, peer)});
     }
+    for (const uint8_t queued : {5, 6, 7, 8}) {
+      const std::string of = std::to_string(queued) + to;
+      seeds.push_back(
+          {"store_of_chunks_" + of, SmallStore(kPermitted, queued, 1, 0, peer, 60'001)});
+    }
+    seeds.push_back({"encrypted_store" + to, SmallStore(kPermitted + kEncrypted, 5, 1, 0, peer)});
     seeds.push_back({"large_store" + to, LargeStore(kZero, kOk, peer)});
     seeds.push_back({"large_store_late" + to, LargeStore(kZero, kNil, peer)});
     seeds.push_back({"large_store_exists" + to, LargeStore(kOne, kOk, peer)});
     seeds.push_back({"agreed" + to, Agreement(kOne, peer)});
     seeds.push_back({"not_agreed" + to, Agreement(kZero, peer)});
   }
-  seeds.push_back({"no_permission", ChoiceWriter().Byte(12).Byte(kProbe).Byte(2).Take()});
-  ChoiceWriter small, large, store, agree, map;
-  small.Byte(0).Byte(kFetch).Put<uint16_t>(1'499).Byte(kSay).Byte(1).Byte(0).Byte(0);
-  for (int i = 0; i < 4; ++i) small.Byte(0);
-  large.Byte(0).Byte(kLarge).Byte(0).Byte(kSay).Byte(0).Byte(0).Byte(0).Byte(255).Byte(0).Byte(0);
-  store.Byte(4).Byte(kStore).Put<uint16_t>(999);
+  for (uint8_t login = 3; login < std::size(kLogins); ++login) {
+    const auto world = static_cast<uint8_t>(login * 4);
+    seeds.push_back(
+        {"login_" + std::to_string(login), ChoiceWriter().Byte(world).Byte(kProbe).Byte(2).Take()});
+  }
+  for (const uint8_t whose : {0, 6}) {  // ours, another's
+    for (const uint8_t world : {uint8_t{0}, kEncrypted}) {
+      ChoiceWriter fetch;
+      fetch.Byte(world).Byte(kFetch).Put<uint16_t>(1'499).Byte(kSay).Byte(1).Byte(whose);
+      for (int i = 0; i < 6; ++i) fetch.Byte(0);
+      seeds.push_back(
+          {"fetch_" + std::to_string(world) + "_" + std::to_string(whose), fetch.Take()});
+    }
+  }
+  for (const uint8_t length : {0, 1}) {
+    ChoiceWriter expiring;
+    for (uint8_t at = 0; at < 3; ++at) {
+      if (at == 0) expiring.Byte(kPermitted);
+      expiring.Byte(kStoreExpiring).Byte(length).Byte(at);
+    }
+    SayWord(10, 0, &expiring);  // OOM
+    expiring.Byte(kLook).Byte(kStore).Put<uint16_t>(5);
+    seeds.push_back({"expiring_" + std::to_string(length), expiring.Take()});
+  }
+  ChoiceWriter large, store, agree, map;
+  large.Byte(0).Byte(kLarge).Byte(0).Byte(kSay).Byte(0);
+  for (int i = 0; i < 3; ++i) large.Byte(0);
+  large.Byte(255).Byte(0).Byte(0);
+  store.Byte(kPermitted).Byte(kStore).Put<uint16_t>(999);
   for (int i = 0; i < 6; ++i) {
     store.Byte(kSay).Byte(6).Byte(static_cast<uint8_t>(i)).Byte(0).Byte(0);
   }
@@ -404,7 +495,6 @@ std::vector<Seed> Seeds() {
   map.Byte(2).Byte(kSay).Byte(3).Byte(0).Byte(1).Put<int16_t>(0).Put<uint16_t>(16'383).Byte(1);
   map.Byte(0).Byte(0).Byte(kFetch).Put<uint16_t>(9).Byte(kSay).Byte(5).Put<uint16_t>(7).Byte(2);
   map.Byte(0).Byte(0);
-  seeds.push_back({"small", small.Take()});
   seeds.push_back({"large", large.Take()});
   seeds.push_back({"store", store.Take()});
   seeds.push_back({"agree", agree.Take()});
@@ -412,13 +502,12 @@ std::vector<Seed> Seeds() {
   return seeds;
 }
 
-// [the topology, and what a login hears that asks for permission]
+// [the topology, the login, whether blocks are encrypted]
 bool Run(std::span<const std::byte> input) {
   Choices choices(input);
   const uint8_t kind = choices.Byte();
-  constexpr std::string_view kPermissions[] = {
-      "", ":0\r\n", "-ERR wrong number of arguments for 'pexpire' command\r\n", "-NOPERM x\r\n"};
-  World world(static_cast<RedisTopology>(kind % 4 % 3), kPermissions[kind / 4 % 4]);
+  World world(static_cast<RedisTopology>(kind % 4 % 3), kLogins[kind / 4 % std::size(kLogins)],
+              (kind & kEncrypted) != 0);
   for (uint32_t i = 0; i < kStepsMax && !choices.is_empty(); ++i) world.Step(choices);
   return true;
 }

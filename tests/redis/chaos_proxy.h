@@ -9,7 +9,7 @@
 #include <memory>
 #include <string>
 
-#include "tiers/redis/redis_endpoint.h"
+#include "tiers/redis/wire/redis_endpoint.h"
 
 namespace terrace::testing {
 

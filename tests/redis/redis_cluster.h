@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "redis/redis_process.h"
-#include "tiers/redis/redis_slot.h"
+#include "tiers/redis/wire/redis_slot.h"
 
 namespace terrace::testing {
 

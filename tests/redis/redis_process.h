@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tiers/redis/redis_endpoint.h"
+#include "tiers/redis/wire/redis_endpoint.h"
 
 struct redisContext;
 struct redisReply;

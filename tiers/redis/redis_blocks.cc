@@ -10,7 +10,7 @@
 #include "terrace/check.h"
 #include "tiers/redis/redis_chunks.h"
 #include "tiers/redis/redis_payload.h"
-#include "tiers/redis/redis_slot.h"
+#include "tiers/redis/wire/redis_slot.h"
 
 namespace terrace {
 namespace {
@@ -158,7 +158,8 @@ void RedisBlocks::Store(const RedisBlockName& name, RedisManifest manifest,
     EndStore(*job, Status(StatusCode::kNotFound, "the block has expired"));
     return;
   }
-  if (RedisNowUs() < writes_paused_until_us_) {
+  const std::string key = names_.Manifest(name);
+  if (!options_.servers->TakesWrites(RedisSlotOf(key))) {
     EndStore(*job, Status(StatusCode::kNoSpace, "the Redis server takes no writes now"));
     return;
   }
@@ -174,7 +175,6 @@ void RedisBlocks::Store(const RedisBlockName& name, RedisManifest manifest,
     return;
   }
   if (looks_first_ > 0) --looks_first_;
-  const std::string key = names_.Manifest(name);
   SendSmall(key, FormatRedisCommand({"EXISTS", key}), [this, job](const RedisAnswer& answer) {
     if (!answer.status.ok() || answer.reply.kind != RedisReply::Kind::kInteger) {
       EndStore(*job, TroubleOf(answer));
@@ -239,6 +239,7 @@ void RedisBlocks::SendSmallBlock(const std::shared_ptr<StoreJob>& job) {
        .answers = answers,
        .lane = RedisLane::kPayload,
        .slot = RedisSlotOf(presence),
+       .is_write = true,
        .done = [this, job](const RedisAnswer& answer) { OnSmallBlockSent(job, answer); }});
 }
 
@@ -270,8 +271,7 @@ void RedisBlocks::OnSmallBlockSent(const std::shared_ptr<StoreJob>& job,
   const bool has_ttl = done.size() > 3 && std::none_of(done.begin() + 1, done.end() - 2, is_error);
   if (answer.status.ok() && !has_ttl && !IsAborted(answer.error)) ExpireAnyway(*job);
   if (!answer.status.ok() || done.empty() || done[0].kind != RedisReply::Kind::kInteger) {
-    OnWriteTrouble(*job, answer);
-    EndStore(*job, job->status);
+    EndStore(*job, TroubleOf(answer));
   } else if (done[0].integer != 0) {
     counts_.written_bytes += job->from.size();
     EndStore(*job, Status::Ok());
@@ -313,39 +313,6 @@ RedisCommand RedisBlocks::FormatSmallRepair(const RedisBlockName& name, size_t c
   return FormatRedisCommand(words);
 }
 
-void RedisBlocks::OnWriteTrouble(StoreJob& job, const RedisAnswer& answer) {
-  job.status = TroubleOf(answer);
-  if (IsWriteRefusal(answer.error)) {
-    write_looked_us_ = RedisNowUs();
-    writes_paused_until_us_ = write_looked_us_ + options_.write_pause_us;
-    write_refusal_ = answer.error;
-    refused_name_ = job.name;
-  }
-}
-
-void RedisBlocks::NoteRefusalOfOthers(RedisError error, const RedisBlockName& name) {
-  if (write_refusal_ != RedisError::kNone) return;
-  write_looked_us_ = RedisNowUs();
-  write_refusal_ = error;
-  refused_name_ = name;
-}
-
-// A key that nobody reads, on the server of the block that was refused.
-void RedisBlocks::LookForWrites(std::function<void()> changed) {
-  const uint64_t now_us = RedisNowUs();
-  if (write_refusal_ == RedisError::kNone || now_us - write_looked_us_ < options_.write_look_us) {
-    return;
-  }
-  write_looked_us_ = now_us;
-  const std::string key = names_.Look(refused_name_);
-  SendSmall(key, FormatRedisCommand({"SET", key, "", "PX", "1"}),
-            [this, changed = std::move(changed)](const RedisAnswer& answer) {
-              if (!IsStatusOk(answer)) return;
-              write_refusal_ = RedisError::kNone;
-              changed();
-            });
-}
-
 void RedisBlocks::SendChunks(const std::shared_ptr<StoreJob>& job) {
   if (!Encrypt(*job)) return;
   job->answers_due = job->manifest.chunks.size();
@@ -359,11 +326,12 @@ void RedisBlocks::SendChunks(const std::shared_ptr<StoreJob>& job) {
              FormatRedisCommand({"SET", key}, bytes, std::array<std::string_view, 2>{"PX", ttl_ms}),
          .lane = RedisLane::kPayload,
          .slot = RedisSlotOf(key),
+         .is_write = true,
          .done = [this, job, length_bytes = bytes.size()](const RedisAnswer& answer) {
            if (IsStatusOk(answer)) {
              counts_.written_bytes += length_bytes;
            } else {
-             OnWriteTrouble(*job, answer);
+             job->status = TroubleOf(answer);
            }
            TERRACE_CHECK(job->answers_due > 0,
                          "a chunk is answered once: a block is published once");
@@ -381,29 +349,31 @@ void RedisBlocks::SendChunks(const std::shared_ptr<StoreJob>& job) {
 void RedisBlocks::Publish(const std::shared_ptr<StoreJob>& job) {
   const std::string key = names_.Manifest(job->name);
   const std::vector<std::byte> manifest = EncodeManifest(job->manifest, options_.secret);
-  SendSmall(
-      key,
-      FormatRedisCommand({"SET", key, TextOf(manifest), "NX", "PX", std::to_string(job->ttl_ms)}),
-      [this, job](const RedisAnswer& answer) {
-        if (IsStatusOk(answer)) {
-          MarkPresent(job->name);
-          EndStore(*job, Status::Ok());
-        } else if (answer.status.ok()) {
-          // It was not set, for whatever reason: nobody will ever read these chunks.
-          UnlinkChunks(job->name, job->manifest);
-          EndStore(*job, answer.reply.kind == RedisReply::Kind::kNil
-                             ? Status(StatusCode::kExists, "somebody else was first")
-                             : TroubleOf(answer));
-        } else {
-          EndStore(*job, answer.status);  // it may be there: the chunks stay
-        }
-      });
+  options_.servers->Send({.command = FormatRedisCommand({"SET", key, TextOf(manifest), "NX", "PX",
+                                                         std::to_string(job->ttl_ms)}),
+                          .slot = RedisSlotOf(key),
+                          .is_write = true,
+                          .done = [this, job](const RedisAnswer& answer) {
+                            if (IsStatusOk(answer)) {
+                              MarkPresent(job->name);
+                              EndStore(*job, Status::Ok());
+                            } else if (answer.status.ok()) {
+                              // It was not set, for whatever reason: nobody will ever read these
+                              // chunks.
+                              UnlinkChunks(job->name, job->manifest);
+                              EndStore(*job,
+                                       answer.reply.kind == RedisReply::Kind::kNil
+                                           ? Status(StatusCode::kExists, "somebody else was first")
+                                           : TroubleOf(answer));
+                            } else {
+                              EndStore(*job, answer.status);  // it may be there: the chunks stay
+                            }
+                          }});
 }
 
 void RedisBlocks::EndStore(StoreJob& job, Status status) {
   if (status.ok()) {
     ++counts_.stores_done;
-    write_refusal_ = RedisError::kNone;
   } else if (status.code() == StatusCode::kExists) {
     ++counts_.stores_existing;
     looks_first_ = kLookFirst;

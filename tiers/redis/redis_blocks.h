@@ -20,7 +20,7 @@
 #include "terrace/status.h"
 #include "tiers/crypto/group_key.h"
 #include "tiers/redis/redis_format.h"
-#include "tiers/redis/redis_servers.h"
+#include "tiers/redis/wire/redis_servers.h"
 
 namespace terrace {
 
@@ -38,10 +38,6 @@ class RedisBlocks {
     DomainSecret secret{};
     std::string prefix = "terrace";
     uint64_t ttl_ms = 24 * 3600 * uint64_t{1000};
-    // How long nothing is written after the server refused a write; reads go on.
-    uint64_t write_pause_us = kUsPerSecond;
-    // Who refused a write and has not been given one for so long is asked whether it takes them.
-    uint64_t write_look_us = 5 * kUsPerSecond;
     std::function<uint64_t()> unix_us;
     RedisServers* servers = nullptr;
     std::shared_ptr<const KeyRing> ring;  // none: blocks are stored as they are
@@ -71,13 +67,6 @@ class RedisBlocks {
   void Erase(const RedisBlockName& name, StoreDone done);
 
   const RedisBlocksCounts& counts() const { return counts_; }
-  // Of a write of another's, to the server that would have the block: it is said, and stores go on.
-  void NoteRefusalOfOthers(RedisError error, const RedisBlockName& name);
-  // Why the server refused the last write; kNone: it took it.
-  RedisError write_refusal() const { return write_refusal_; }
-  // After a refusal, now and then: whether writes are taken again, though nobody stores anything.
-  // `changed` if they are.
-  void LookForWrites(std::function<void()> changed);
 
  private:
   struct StoreJob;
@@ -101,7 +90,6 @@ class RedisBlocks {
   void OnSmallBlockSent(const std::shared_ptr<StoreJob>& job, const RedisAnswer& answer);
   RedisCommand FormatSmallRepair(const RedisBlockName& name, size_t chunk_count,
                                  const std::string& manifest_text) const;
-  void OnWriteTrouble(StoreJob& job, const RedisAnswer& answer);
   void SendChunks(const std::shared_ptr<StoreJob>& job);
   void Publish(const std::shared_ptr<StoreJob>& job);
   void EndStore(StoreJob& job, Status status);
@@ -126,10 +114,6 @@ class RedisBlocks {
   const RedisKeyNames names_;
   std::mt19937_64 random_;
   RedisBlocksCounts counts_;
-  uint64_t writes_paused_until_us_ = 0;
-  RedisError write_refusal_ = RedisError::kNone;
-  uint64_t write_looked_us_ = 0;  // when a write was refused, or looked for, last
-  RedisBlockName refused_name_;   // the last block that was refused: its server is asked
   uint32_t looks_first_ = 0;
 };
 

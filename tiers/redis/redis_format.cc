@@ -264,9 +264,11 @@ std::string RedisKeyNames::Permission(const std::string& prefix, uint32_t versio
   return prefix + std::to_string(version) + ":permission";
 }
 
-std::string RedisKeyNames::Presence(const RedisBlockName& name) const { return Tag(name) + "p"; }
+std::string RedisKeyNames::Look(const std::string& prefix, uint32_t version) {
+  return prefix + std::to_string(version) + ":look";
+}
 
-std::string RedisKeyNames::Look(const RedisBlockName& name) const { return Tag(name) + "w"; }
+std::string RedisKeyNames::Presence(const RedisBlockName& name) const { return Tag(name) + "p"; }
 
 uint32_t RedisKeyNames::PresenceBit(const RedisBlockName& name) {
   return name.position % kRedisRunBlocks * kRedisPresenceBits +

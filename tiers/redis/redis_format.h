@@ -103,9 +103,9 @@ class RedisKeyNames {
   std::string Generation(const GroupId& group) const;
   // Of no block: whoever may not look for it may not look for any.
   static std::string Permission(const std::string& prefix, uint32_t version);
+  // Of nothing: written to learn whether a server takes writes.
+  static std::string Look(const std::string& prefix, uint32_t version);
   std::string Presence(const RedisBlockName& name) const;
-  // Of nothing, on the run's server: written to learn whether that takes writes.
-  std::string Look(const RedisBlockName& name) const;
   // In the run's bitmap; two blocks of one position share it one time in kRedisPresenceBits.
   static uint32_t PresenceBit(const RedisBlockName& name);
 

@@ -5,14 +5,10 @@
 #include <utility>
 
 #include "terrace/units.h"
-#include "tiers/redis/redis_slot.h"
+#include "tiers/redis/wire/redis_slot.h"
 
 namespace terrace {
 namespace {
-
-// A server that takes no writes is not asked for one by each group.
-constexpr uint64_t kRefusedUs = kUsPerSecond / 2;
-constexpr uint32_t kRefusalsMax = 8;  // a second
 
 // Longer than any block of the generation before it can be there, whatever ttl_s the host has that
 // stored it: whoever stores one looked at the key a moment ago, which made it stay.
@@ -27,6 +23,8 @@ constexpr std::string_view kReplaceScript =
     "if (redis.call('GET',KEYS[1]) or '')~=ARGV[1] then return 0 end "
     "redis.call('SET',KEYS[1],ARGV[2],'PX',ARGV[3]) return 1";
 
+const Status kNoWrites(StatusCode::kNoSpace, "the Redis server takes no writes now");
+
 Status TroubleOf(const RedisAnswer& answer) {
   if (!answer.status.ok()) return answer.status;
   if (answer.reply.kind == RedisReply::Kind::kError) return StatusOfRedisError(answer.error);
@@ -38,11 +36,12 @@ Status TroubleOf(const RedisAnswer& answer) {
 RedisGenerations::RedisGenerations(Options options)
     : options_(std::move(options)), names_(options_.prefix, options_.secret, options_.version) {}
 
-void RedisGenerations::Send(const std::string& key, RedisCommand command,
+void RedisGenerations::Send(const std::string& key, RedisCommand command, bool is_write,
                             std::function<void(const RedisAnswer&)> on_answer) {
   options_.servers->Send({.command = std::move(command),
                           .lane = RedisLane::kSmall,
                           .slot = RedisSlotOf(key),
+                          .is_write = is_write,
                           .done = std::move(on_answer)});
 }
 
@@ -54,24 +53,20 @@ uint64_t RedisGenerations::Beyond(uint64_t generation, bool is_rise) const {
 }
 
 bool RedisGenerations::IsRefused(const GroupId& group) const {
-  const uint64_t now_us = options_.steady_us();
-  const auto found = refused_until_us_.find(group);
-  return (found != refused_until_us_.end() && now_us < found->second) ||
-         (refusals_ >= kRefusalsMax && now_us - refusals_since_us_ < kUsPerSecond);
+  if (options_.steady_us() - refused_since_us_ >= kUsPerSecond) return false;
+  return refused_.size() >= kRefusedMax || refused_.contains(group);
 }
 
 void RedisGenerations::NoteRefusal(const GroupId& group, const RedisAnswer& answer) {
   refusal_ = TroubleOf(answer);
-  if (!answer.status.ok()) return;
+  // Who takes no writes is not given any, whoever asks.
+  if (!answer.status.ok() || IsWriteRefusal(answer.error)) return;
   const uint64_t now_us = options_.steady_us();
-  if (now_us - refusals_since_us_ >= kUsPerSecond) {
-    refusals_since_us_ = now_us;
-    refusals_ = 0;
-    refused_until_us_.clear();
+  if (now_us - refused_since_us_ >= kUsPerSecond) {
+    refused_since_us_ = now_us;
+    refused_.clear();
   }
-  ++refusals_;
-  refused_until_us_[group] = now_us + kRefusedUs;
-  if (IsWriteRefusal(answer.error)) options_.write_refused(answer.error, group);
+  refused_.insert(group);
 }
 
 void RedisGenerations::Agree(const Question& question, Done done) {
@@ -82,10 +77,10 @@ void RedisGenerations::Agree(const Question& question, Done done) {
 
 void RedisGenerations::Look(const std::shared_ptr<Job>& job) {
   if (job->try_count++ == kTriesMax) {
-    job->done(Status(StatusCode::kBusy, "a group's generation changes all the while"), 0);
+    job->done(Status(StatusCode::kBusy, "a group's generation changes all the while"), {});
     return;
   }
-  Send(job->key, FormatRedisCommand({"GET", job->key}),
+  Send(job->key, FormatRedisCommand({"GET", job->key}), false,
        [this, job](const RedisAnswer& answer) { OnFound(job, answer); });
 }
 
@@ -93,7 +88,7 @@ void RedisGenerations::OnFound(const std::shared_ptr<Job>& job, const RedisAnswe
   const bool is_foreign = IsForeignRedisValue(answer.error);
   const bool is_nil = answer.status.ok() && answer.reply.kind == RedisReply::Kind::kNil;
   const bool is_text = answer.status.ok() && answer.reply.kind == RedisReply::Kind::kString;
-  if (!is_foreign && !is_nil && !is_text) return job->done(TroubleOf(answer), 0);
+  if (!is_foreign && !is_nil && !is_text) return job->done(TroubleOf(answer), {});
   job->found = is_text && !is_foreign ? answer.reply.text : "";
   const Question& asked = job->question;
   // What nobody wrote who knows the secret says nothing.
@@ -104,24 +99,33 @@ void RedisGenerations::OnFound(const std::shared_ptr<Job>& job, const RedisAnswe
   const bool is_agreed = read.ok() && (said == asked.at_least || asked.at_least == 0 ||
                                        (said > asked.at_least && (HasRisen(said) || is_anew)));
   if (is_agreed && !asked.is_rise) {
-    Send(job->key, FormatRedisCommand({"PEXPIRE", job->key, TtlMs()}), [](const RedisAnswer&) {});
-    return job->done(Status::Ok(), said);
+    Send(job->key, FormatRedisCommand({"PEXPIRE", job->key, TtlMs()}), false,
+         [](const RedisAnswer&) {});
+    return job->done(Status::Ok(), {.generation = said});
   }
   // A server that says less has lost rises, and one that says nothing, or what somebody has begun
   // since, may have. Of what this host heard a moment ago it has lost none.
   const bool is_kept = !asked.is_rise && !read.ok() && asked.is_from_just_now && asked.at_least > 0;
   const bool is_first = !asked.is_rise && known == 0;
   const uint64_t wanted = is_kept ? known : Beyond(known, !is_first);
-  if (!asked.is_rise && IsRefused(asked.group)) return job->done(refusal_, 0);
-  const std::string text = EncodeGeneration(asked.group, wanted, options_.secret);
+  if (!asked.is_rise) {
+    if (!options_.servers->TakesWrites(RedisSlotOf(job->key))) return job->done(kNoWrites, {});
+    if (IsRefused(asked.group)) return job->done(refusal_, {});
+  }
+  Write(job, wanted, !asked.is_rise && !is_first && !is_kept);
+}
+
+void RedisGenerations::Write(const std::shared_ptr<Job>& job, uint64_t wanted, bool is_lost) {
+  const GroupId& group = job->question.group;
+  const std::string text = EncodeGeneration(group, wanted, options_.secret);
   Send(job->key,
-       FormatRedisCommand({"EVAL", kReplaceScript, "1", job->key, job->found, text, TtlMs()}),
-       [this, job, wanted](const RedisAnswer& replaced) {
+       FormatRedisCommand({"EVAL", kReplaceScript, "1", job->key, job->found, text, TtlMs()}), true,
+       [this, job, wanted, is_lost](const RedisAnswer& replaced) {
          if (!replaced.status.ok() || replaced.reply.kind != RedisReply::Kind::kInteger) {
            NoteRefusal(job->question.group, replaced);
-           job->done(refusal_, 0);
+           job->done(TroubleOf(replaced), {});
          } else if (replaced.reply.integer == 1) {
-           job->done(Status::Ok(), wanted);
+           job->done(Status::Ok(), {.generation = wanted, .is_lost = is_lost});
          } else {
            Look(job);
          }

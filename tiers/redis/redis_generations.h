@@ -11,14 +11,13 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <unordered_map>
+#include <unordered_set>
 
 #include "terrace/block_key.h"
 #include "terrace/checksum.h"
 #include "terrace/status.h"
-#include "tiers/redis/redis_error.h"
 #include "tiers/redis/redis_format.h"
-#include "tiers/redis/redis_servers.h"
+#include "tiers/redis/wire/redis_servers.h"
 
 namespace terrace {
 
@@ -30,7 +29,6 @@ class RedisGenerations {
     uint32_t version = kRedisFormatVersion;  // of the names
     std::function<uint64_t()> unix_us, steady_us;
     RedisServers* servers = nullptr;
-    std::function<void(RedisError, const GroupId&)> write_refused;
   };
   explicit RedisGenerations(Options options);
   // Else it was begun, by who first used the group, or there is none (0).
@@ -44,14 +42,20 @@ class RedisGenerations {
     bool is_from_just_now = false;  // the server itself said so a moment ago
     bool is_rise = false;  // beyond what anybody had: the group's blocks are to be forgotten
   };
-  // kOk: the generation, which every host is told from now on.
-  using Done = std::function<void(Status, uint64_t generation)>;
+  struct Agreed {
+    uint64_t generation = 0;  // which every host is told from now on
+    // It has risen, though nobody ordered that here: the server had lost what hosts knew, or may
+    // have.
+    bool is_lost = false;
+  };
+  using Done = std::function<void(Status, const Agreed&)>;
   void Agree(const Question& question, Done done);
 
  private:
   // In the low bits of what was begun. Releases before this wrote multiples of 1,000,000, which a
   // rise is, and a few more at most.
   static constexpr uint64_t kBegun = 63;
+  static constexpr size_t kRefusedMax = 8;  // groups a second
   // Other hosts' rises in between; more is a server that does not keep what it is told.
   static constexpr uint32_t kTriesMax = 8;
 
@@ -67,16 +71,16 @@ class RedisGenerations {
   uint64_t Beyond(uint64_t generation, bool is_rise) const;
   bool IsRefused(const GroupId& group) const;
   void NoteRefusal(const GroupId& group, const RedisAnswer& answer);
-  void Send(const std::string& key, RedisCommand command,
+  void Send(const std::string& key, RedisCommand command, bool is_write,
             std::function<void(const RedisAnswer&)> on_answer);
+  void Write(const std::shared_ptr<Job>& job, uint64_t wanted, bool is_lost);
 
   const Options options_;
   const RedisKeyNames names_;
-  // Of writes that were refused: a server that takes none is not asked by each question.
-  Status refusal_;
-  std::unordered_map<GroupId, uint64_t> refused_until_us_;
-  uint64_t refusals_since_us_ = 0;
-  uint32_t refusals_ = 0;  // since then
+  // Groups of which a write failed in the second that began then: not each question is one more.
+  std::unordered_set<GroupId> refused_;
+  uint64_t refused_since_us_ = 0;
+  Status refusal_;  // the last one
 };
 
 }  // namespace terrace

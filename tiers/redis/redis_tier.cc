@@ -54,6 +54,7 @@ Result<std::unique_ptr<RedisTier>> RedisTier::Open(Options options, std::string*
       .topology = state->options.topology,
       .endpoints = state->options.endpoints,
       .master_name = state->options.master_name,
+      .look_key = state->options.look_key(),
       .health_changed = [raw = state.get()] { raw->PublishStats(); }});
   state->blocks =
       std::make_unique<RedisBlocks>(RedisBlocks::Options{.secret = state->options.secret,
@@ -63,16 +64,13 @@ Result<std::unique_ptr<RedisTier>> RedisTier::Open(Options options, std::string*
                                                          .servers = state->servers.get(),
                                                          .ring = state->options.ring,
                                                          .random = state->options.random});
-  state->generations = std::make_unique<RedisGenerations>(RedisGenerations::Options{
-      .secret = state->options.secret,
-      .prefix = state->options.prefix,
-      .version = state->options.version(),
-      .unix_us = state->options.unix_us,
-      .steady_us = RedisNowUs,
-      .servers = state->servers.get(),
-      .write_refused = [raw = state.get()](RedisError error, const GroupId& group) {
-        raw->blocks->NoteRefusalOfOthers(error, {.group = group});
-      }});
+  state->generations = std::make_unique<RedisGenerations>(
+      RedisGenerations::Options{.secret = state->options.secret,
+                                .prefix = state->options.prefix,
+                                .version = state->options.version(),
+                                .unix_us = state->options.unix_us,
+                                .steady_us = RedisNowUs,
+                                .servers = state->servers.get()});
   // Whoever gives it work, or asks, goes on first.
   try {
     state->thread = StartThread(
@@ -103,13 +101,13 @@ Status RedisTier::Fetch(TransferId transfer_id, const RedisBlockName& name,
                                          .names = {name}},
                                         &id));
   const auto fetch = [state = state_.get(), id, name, into, is_asked = *must_ask](
-                         Status agreed, uint64_t generation) {
-    Answer answer{.kind = Answer::Kind::kFetch, .id = id, .status = agreed};
-    if (!agreed.ok()) return state->Put(std::move(answer));
-    if (is_asked) answer.generation = generation;
-    answer.names_generation = generation;
+                         Status status, const State::Agreed& agreed) {
+    Answer answer{.kind = Answer::Kind::kFetch, .id = id, .status = status};
+    if (!status.ok()) return state->Put(std::move(answer));
+    if (is_asked) answer.heard = state->HeardNow(agreed);
+    answer.names_generation = agreed.generation;
     RedisBlockName named = name;
-    named.generation = generation;
+    named.generation = agreed.generation;
     state->blocks->Fetch(named, into,
                          [state, answer](Status status, RedisManifest manifest) mutable {
                            answer.status = status;
@@ -131,7 +129,7 @@ Status RedisTier::Store(TransferId transfer_id, const BlockKey& run, const Block
   const Result<bool> must_ask = state_->MustAsk(record.group, true);
   if (!must_ask.ok()) return must_ask.status();
   const State::Known& known = state_->KnownOf(record.group);
-  if (known.asked_us == 0 && RedisGenerations::HasRisen(known.generation)) {
+  if (known.heard.at_us == 0 && RedisGenerations::HasRisen(known.heard.generation)) {
     state_->StartLook(record.group);
     return Status(StatusCode::kUnsupported, "the group's blocks here may be of before");
   }
@@ -140,7 +138,7 @@ Status RedisTier::Store(TransferId transfer_id, const BlockKey& run, const Block
                             .key = record.key,
                             .run = run,
                             .position = record.position,
-                            .generation = known.generation};
+                            .generation = known.heard.generation};
   if (state_->IsBarred(name)) return kOwed;
   uint64_t id = 0;
   TERRACE_RETURN_IF_ERROR(state_->Admit({.kind = Answer::Kind::kStore,
@@ -150,18 +148,18 @@ Status RedisTier::Store(TransferId transfer_id, const BlockKey& run, const Block
                                          .names = {name}},
                                         &id));
   const auto store = [state = state_.get(), id, name, from, manifest = ManifestOf(record),
-                      is_asked = *must_ask](Status agreed, uint64_t generation) {
-    Answer answer{.kind = Answer::Kind::kStore, .id = id, .status = agreed};
-    if (!agreed.ok()) return state->Put(std::move(answer));
-    if (is_asked) answer.generation = generation;
-    if (generation != name.generation && RedisGenerations::HasRisen(generation)) {
+                      is_asked = *must_ask](Status status, const State::Agreed& agreed) {
+    Answer answer{.kind = Answer::Kind::kStore, .id = id, .status = status};
+    if (!status.ok()) return state->Put(std::move(answer));
+    if (is_asked) answer.heard = state->HeardNow(agreed);
+    if (agreed.generation != name.generation && RedisGenerations::HasRisen(agreed.generation)) {
       // These bytes are of before.
       answer.status = Status(StatusCode::kGone, kForgottenMeanwhile);
       return state->Put(std::move(answer));
     }
-    answer.names_generation = generation;
+    answer.names_generation = agreed.generation;
     RedisBlockName named = name;
-    named.generation = generation;
+    named.generation = agreed.generation;
     state->blocks->Store(named, manifest, from, [state, answer](Status status) mutable {
       answer.status = status;
       state->Put(std::move(answer));
@@ -199,13 +197,13 @@ Status RedisTier::Probe(uint64_t probe_id, std::span<const RedisBlockName> names
   state_->probes += names.size();
   state_->probes_remembered += names.size() - asked.size();
   const auto probe = [state = state_.get(), id, asked = std::move(asked), is_asked = *must_ask](
-                         Status agreed, uint64_t generation) {
-    Answer answer{.kind = Answer::Kind::kProbe, .id = id, .status = agreed};
-    if (!agreed.ok()) return state->Put(std::move(answer));
-    if (is_asked) answer.generation = generation;
-    answer.names_generation = generation;
+                         Status status, const State::Agreed& agreed) {
+    Answer answer{.kind = Answer::Kind::kProbe, .id = id, .status = status};
+    if (!status.ok()) return state->Put(std::move(answer));
+    if (is_asked) answer.heard = state->HeardNow(agreed);
+    answer.names_generation = agreed.generation;
     std::vector<RedisBlockName> named = asked;
-    for (RedisBlockName& name : named) name.generation = generation;
+    for (RedisBlockName& name : named) name.generation = agreed.generation;
     state->blocks->Probe(
         std::move(named),
         [state, answer](Status status, const std::vector<bool>& is_present) mutable {
@@ -238,15 +236,15 @@ void RedisTier::Drop(const RedisBlockName& name) {
   const Result<bool> must_ask = state_->MustAsk(name.group, false);
   if (!must_ask.ok()) return;
   RedisBlockName named = name;
-  named.generation = state_->KnownOf(name.group).generation;
+  named.generation = state_->KnownOf(name.group).heard.generation;
   uint64_t id = 0;
   State::Operation operation{.kind = Answer::Kind::kDrop, .group = name.group, .names = {named}};
   if (!state_->Admit(std::move(operation), &id).ok()) return;
   state_->absence.Remember(named, RedisNowUs());
-  const auto drop = [state = state_.get(), id, named](Status agreed, uint64_t generation) {
-    if (!agreed.ok()) return state->Put({.kind = Answer::Kind::kDrop, .id = id, .status = agreed});
+  const auto drop = [state = state_.get(), id, named](Status status, const State::Agreed& agreed) {
+    if (!status.ok()) return state->Put({.kind = Answer::Kind::kDrop, .id = id, .status = status});
     RedisBlockName found = named;
-    found.generation = generation;
+    found.generation = agreed.generation;
     state->blocks->Erase(found, [state, id](Status status) {
       state->Put({.kind = Answer::Kind::kDrop, .id = id, .status = status});
     });
@@ -307,7 +305,7 @@ void RedisTier::Tick() {
   if (state_->is_looking.exchange(true)) return;
   state_->Give([state = state_.get()] {
     state->is_looking = false;
-    state->blocks->LookForWrites([state] { state->PublishStats(); });
+    state->servers->LookForWrites();
   });
 }
 
@@ -326,6 +324,8 @@ SharedTierStats RedisTier::stats() const {
   SharedTierStats stats = state_->stats_seen;
   stats.operations_in_flight = state_->operations.size();
   stats.begun_anew = state_->begun_anew;
+  stats.generations_lost = state_->generations_lost;
+  stats.forgotten_elsewhere = state_->forgotten_elsewhere;
   stats.bytes_in_flight = state_->bytes_in_flight;
   stats.probes = state_->probes;
   stats.probes_remembered = state_->probes_remembered;

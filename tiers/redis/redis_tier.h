@@ -27,9 +27,9 @@
 #include "tiers/crypto/key_ring.h"
 #include "tiers/disk/circuit_breaker.h"
 #include "tiers/redis/owed_erasures.h"
-#include "tiers/redis/redis_endpoint.h"
 #include "tiers/redis/redis_format.h"
-#include "tiers/redis/redis_stream.h"
+#include "tiers/redis/wire/redis_endpoint.h"
+#include "tiers/redis/wire/redis_stream.h"
 #include "tiers/shared_tier.h"
 
 namespace terrace {
@@ -83,6 +83,7 @@ class RedisTier final : public SharedTier {
       return ring == nullptr ? kRedisFormatVersion : kRedisEncryptedVersion;
     }
     std::string permission_key() const { return RedisKeyNames::Permission(prefix, version()); }
+    std::string look_key() const { return RedisKeyNames::Look(prefix, version()); }
     uint64_t ttl_ms = 24 * 3600 * uint64_t{1000};
     uint32_t connections = 5;
     CircuitBreaker::Options breaker;

@@ -48,7 +48,7 @@ bool IsStoreOver(const Status& status) {
 RedisTier::State::State(Options given) : options(std::move(given)), absence(options.absence_us) {
   for (const GroupGeneration& kept : options.memory.generations) {
     Known& one = known[kept.group];
-    one.generation = kept.generation;
+    one.heard.generation = kept.generation;
     SetOwed(&one, kept.is_owed);
   }
   const uint64_t now_us = RedisNowUs(), now_s = options.unix_us() / kUsPerSecond;
@@ -109,14 +109,14 @@ void RedisTier::State::Deliver(Answer& answer) {
                 "bytes in flight are those of the operations: a rest would stay for ever");
   bytes_in_flight -= operation.length_bytes;
   if (operation.kind == Answer::Kind::kRise) return EndRise(operation, answer);
-  if (answer.generation) LearnGeneration(operation.group, *answer.generation);
+  if (answer.heard) LearnGeneration(operation.group, *answer.heard);
   const Known& group_known = KnownOf(operation.group);
-  for (RedisBlockName& name : operation.names) name.generation = group_known.generation;
+  for (RedisBlockName& name : operation.names) name.generation = group_known.heard.generation;
   // Begun before the group was forgotten, by this host's order or, as it has heard meanwhile, by
   // another's: what comes is of before, and says nothing of the names of now.
   const bool is_of_before =
       answer.names_generation &&
-      (group_known.is_owed || *answer.names_generation != group_known.generation);
+      (group_known.is_owed || *answer.names_generation != group_known.heard.generation);
   switch (operation.kind) {
     case Answer::Kind::kLook:
       KnownOf(operation.group).is_looking = false;
@@ -199,8 +199,8 @@ void RedisTier::State::LoseOneGroup() {
   const auto cost = [](const auto& one) {
     if (one.second.is_rising || one.second.is_looking) return 4;
     if (one.second.is_owed) return 3;
-    if (RedisGenerations::HasRisen(one.second.generation)) return 2;
-    return one.second.generation != 0 ? 1 : 0;
+    if (RedisGenerations::HasRisen(one.second.heard.generation)) return 2;
+    return one.second.heard.generation != 0 ? 1 : 0;
   };
   auto lost = known.begin();
   for (auto one = known.begin(); one != known.end() && cost(*lost) > 0; ++one) {
@@ -222,40 +222,35 @@ Result<bool> RedisTier::State::MustAsk(const GroupId& group, bool is_look) {
 }
 
 bool RedisTier::State::HasHeard(const Known& group_known) const {
-  return group_known.asked_us != 0 &&
-         group_known.asked_return == returns.load(std::memory_order_relaxed);
+  return group_known.heard.at_us != 0 &&
+         group_known.heard.of_return == returns.load(std::memory_order_relaxed);
 }
 
 bool RedisTier::State::IsOld(const Known& group_known, uint64_t now_us) {
-  return now_us - group_known.asked_us >= kRedisAskAgainUs;
+  return now_us - group_known.heard.at_us >= kRedisAskAgainUs;
 }
 
 RedisGenerations::Question RedisTier::State::QuestionOf(const GroupId& group) {
-  const Known& group_known = KnownOf(group);
+  const HeardGeneration& heard = KnownOf(group).heard;
   return {.group = group,
-          .at_least = group_known.generation,
-          .is_from_just_now =
-              group_known.asked_us != 0 && RedisNowUs() - group_known.asked_us <= kRedisBelievedUs};
+          .at_least = heard.generation,
+          .is_from_just_now = heard.at_us != 0 && RedisNowUs() - heard.at_us <= kRedisBelievedUs};
 }
 
-void RedisTier::State::LearnGeneration(const GroupId& group, uint64_t generation) {
+void RedisTier::State::LearnGeneration(const GroupId& group, const HeardGeneration& heard) {
   Known& group_known = KnownOf(group);
-  if (group_known.is_owed || generation < group_known.generation) return;
+  const HeardGeneration before = group_known.heard;
+  if (group_known.is_owed || heard.generation < before.generation) return;
   // What is here of a group that was never ordered to be forgotten is of now. Of another it may be
   // of before: a predecessor of this process left it, or it came before the server was asked.
-  const bool has_risen = RedisGenerations::HasRisen(generation);
-  const bool is_heir = group_known.asked_us == 0 && has_risen;
-  NoteAsked(&group_known);
-  if (generation == group_known.generation && !is_heir) return;
-  if (group_known.generation != 0 && !has_risen) ++begun_anew;
-  group_known.generation = generation;
+  const bool has_risen = RedisGenerations::HasRisen(heard.generation);
+  group_known.heard = heard;
+  if (heard.generation == before.generation && !(before.at_us == 0 && has_risen)) return;
   has_learnt = true;
+  if (before.generation != 0 && heard.generation != before.generation) {
+    ++(heard.is_lost ? generations_lost : has_risen ? forgotten_elsewhere : begun_anew);
+  }
   if (has_risen) options.listener->OnSharedForgotten(group);
-}
-
-void RedisTier::State::NoteAsked(Known* group_known) {
-  group_known->asked_us = RedisNowUs();
-  group_known->asked_return = returns.load(std::memory_order_relaxed);
 }
 
 void RedisTier::State::StartLook(const GroupId& group) {
@@ -265,9 +260,9 @@ void RedisTier::State::StartLook(const GroupId& group) {
   if (!Admit({.kind = Answer::Kind::kLook, .group = group}, &id).ok()) return;
   group_known.is_looking = true;
   Give([this, id, known_before = QuestionOf(group)] {
-    generations->Agree(known_before, [this, id](Status status, uint64_t generation) {
+    generations->Agree(known_before, [this, id](Status status, const Agreed& agreed) {
       Answer answer{.kind = Answer::Kind::kLook, .id = id, .status = status};
-      if (status.ok()) answer.generation = generation;
+      if (status.ok()) answer.heard = HeardNow(agreed);
       Put(std::move(answer));
     });
   });
@@ -279,8 +274,9 @@ void RedisTier::State::LookAtRisen() {
   std::vector<std::pair<uint64_t, GroupId>> due;
   for (const auto& [group, one] : known) {
     const bool is_due = !HasHeard(one) || IsOld(one, now_us);
-    if (RedisGenerations::HasRisen(one.generation) && !one.is_owed && !one.is_looking && is_due) {
-      due.emplace_back(one.asked_us, group);
+    const bool has_risen = RedisGenerations::HasRisen(one.heard.generation);
+    if (has_risen && !one.is_owed && !one.is_looking && is_due) {
+      due.emplace_back(one.heard.at_us, group);
     }
   }
   const auto last = due.begin() + static_cast<ptrdiff_t>(std::min(due.size(), kLooksAtOnceMax));
@@ -296,11 +292,11 @@ void RedisTier::State::StartRise(const GroupId& group) {
       Admit({.kind = Answer::Kind::kRise, .group = group, .forgets = group_known.forgets}, &id);
   if (!admitted.ok()) return;  // Tick
   group_known.is_rising = true;
-  Give([this, id, group, at_least = group_known.generation] {
+  Give([this, id, group, at_least = group_known.heard.generation] {
     generations->Agree(
         {.group = group, .at_least = at_least, .is_rise = true},
-        [this, id](Status status, uint64_t generation) {
-          Put({.kind = Answer::Kind::kRise, .id = id, .status = status, .generation = generation});
+        [this, id](Status status, const Agreed& agreed) {
+          Put({.kind = Answer::Kind::kRise, .id = id, .status = status, .heard = HeardNow(agreed)});
         });
   });
 }
@@ -316,8 +312,7 @@ void RedisTier::State::EndRise(const Operation& operation, const Answer& answer)
   options.listener->OnSharedForgotten(group);
   Known& group_known = KnownOf(group);
   group_known.is_rising = false;
-  group_known.generation = std::max(group_known.generation, *answer.generation);
-  NoteAsked(&group_known);
+  if (answer.heard->generation >= group_known.heard.generation) group_known.heard = *answer.heard;
   SetOwed(&group_known, group_known.forgets != operation.forgets);
   if (!group_known.is_owed) ++forgets_done;
   Keep();
@@ -338,8 +333,8 @@ void RedisTier::State::Keep() {
   if (options.keep == nullptr) return;
   RedisMemory memory;
   for (const auto& [group, one] : known) {
-    if (one.generation == 0 && !one.is_owed) continue;
-    memory.generations.push_back({group, one.generation, one.is_owed});
+    if (one.heard.generation == 0 && !one.is_owed) continue;
+    memory.generations.push_back({group, one.heard.generation, one.is_owed});
   }
   std::ranges::sort(memory.generations, {}, &GroupGeneration::group);
   memory.erasures = erasures.TakeKept(++keep_revision);
@@ -469,12 +464,12 @@ void RedisTier::State::EraseDue() {
     return;
   }
   is_erasing = true;
-  const auto erase = [this, id, names = std::move(names)](Status agreed, uint64_t generation) {
-    Answer answer{.kind = Answer::Kind::kErase, .id = id, .status = agreed};
-    if (!agreed.ok()) return Put(std::move(answer));
-    answer.generation = generation;
+  const auto erase = [this, id, names = std::move(names)](Status status, const Agreed& agreed) {
+    Answer answer{.kind = Answer::Kind::kErase, .id = id, .status = status};
+    if (!status.ok()) return Put(std::move(answer));
+    answer.heard = HeardNow(agreed);
     std::vector<RedisBlockName> named = names;
-    for (RedisBlockName& name : named) name.generation = generation;
+    for (RedisBlockName& name : named) name.generation = agreed.generation;
     EraseAll(named, std::move(answer));
   };
   Give([this, known_before = QuestionOf(group), erase] {
@@ -496,7 +491,7 @@ void RedisTier::State::EndErase(const Operation& operation, const Answer& answer
 
 void RedisTier::State::WithGeneration(const RedisGenerations::Question& known_before, bool must_ask,
                                       Then then) {
-  if (!must_ask) return then(Status::Ok(), known_before.at_least);
+  if (!must_ask) return then(Status::Ok(), {.generation = known_before.at_least});
   generations->Agree(known_before, std::move(then));
 }
 
@@ -521,6 +516,13 @@ void RedisTier::State::Put(Answer answer) {
   finished.push_back(std::move(answer));
 }
 
+HeardGeneration RedisTier::State::HeardNow(const Agreed& agreed) const {
+  return {.generation = agreed.generation,
+          .at_us = RedisNowUs(),
+          .of_return = returns.load(std::memory_order_relaxed),
+          .is_lost = agreed.is_lost};
+}
+
 // What one turn of the loop has finished is one turn of the store thread.
 void RedisTier::State::HandOver() {
   PublishStats();
@@ -542,8 +544,8 @@ void RedisTier::State::PublishStats() {
   shared_stats.is_of_another_kind = server.refusal == RedisRefusal::kKind;
   shared_stats.tls_trouble = tls == nullptr ? "" : tls->trouble();
   shared_stats.trouble = server.trouble;
-  shared_stats.is_full = blocks->write_refusal() == RedisError::kOutOfMemory;
-  shared_stats.write_trouble = StatusOfRedisError(blocks->write_refusal()).what();
+  shared_stats.is_full = server.write_refusal == RedisError::kOutOfMemory;
+  shared_stats.write_trouble = StatusOfRedisError(server.write_refusal).what();
   shared_stats.read_bytes = counts.read_bytes;
   shared_stats.written_bytes = counts.written_bytes;
   shared_stats.fetches_found = counts.fetches_found;

@@ -20,12 +20,20 @@
 #include "tiers/redis/redis_absence.h"
 #include "tiers/redis/redis_blocks.h"
 #include "tiers/redis/redis_generations.h"
-#include "tiers/redis/redis_servers.h"
 #include "tiers/redis/redis_tier.h"
+#include "tiers/redis/wire/redis_servers.h"
 
 namespace terrace {
 
 inline constexpr char kForgottenMeanwhile[] = "the group's blocks were forgotten meanwhile";
+
+// A group's generation, as the server has said it.
+struct HeardGeneration {
+  uint64_t generation = 0;
+  uint64_t at_us = 0;      // when; 0: never
+  uint64_t of_return = 0;  // `returns` then
+  bool is_lost = false;    // as RedisGenerations::Agreed
+};
 
 // What a server, or several questions to it, came to.
 struct RedisTierAnswer {
@@ -35,7 +43,7 @@ struct RedisTierAnswer {
   Status status;
   RedisManifest manifest;
   std::vector<bool> is_present;              // of a probe; of an erasure: it may be there yet
-  std::optional<uint64_t> generation;        // of its group, if the server was asked
+  std::optional<HeardGeneration> heard;      // of its group, if the server was asked
   std::optional<uint64_t> names_generation;  // of a fetch, store or probe: in its names
 };
 
@@ -55,15 +63,14 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
     bool is_erased = false;  // of a fetch: since it began
   };
   struct Known {
-    uint64_t generation = 0;
-    uint64_t asked_us = 0;      // when the server said so last; 0: never
-    uint64_t asked_return = 0;  // `returns` then
-    uint64_t forgets = 0;       // asked of this process
+    HeardGeneration heard;  // never, with a generation: as a predecessor knew it
+    uint64_t forgets = 0;   // asked of this process
     bool is_owed = false;
     bool is_rising = false;
     bool is_looking = false;
   };
-  using Then = std::function<void(Status, uint64_t generation)>;
+  using Then = RedisGenerations::Done;
+  using Agreed = RedisGenerations::Agreed;
 
   explicit State(Options given);
 
@@ -102,6 +109,7 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
   // Run ends, if it has begun.
   void Unwind();
   void Put(Answer answer);
+  HeardGeneration HeardNow(const RedisGenerations::Agreed& agreed) const;
   void PublishStats();
 
  private:
@@ -114,8 +122,7 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
     one->is_owed = is_owed;
   }
   void LoseOneGroup();
-  void LearnGeneration(const GroupId& group, uint64_t generation);
-  void NoteAsked(Known* group_known);
+  void LearnGeneration(const GroupId& group, const HeardGeneration& heard);
   // What its generation is, from the server as it is now.
   bool HasHeard(const Known& group_known) const;
   static bool IsOld(const Known& group_known, uint64_t now_us);
@@ -150,7 +157,7 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
   uint64_t keep_revision = 0, kept_revision = 0;
   uint64_t owed_count = 0;  // of known
   uint64_t forgets_done = 0;
-  uint64_t begun_anew = 0;  // generations that the server had lost
+  uint64_t begun_anew = 0, generations_lost = 0, forgotten_elsewhere = 0;
   OwedErasures erasures;
   SharedTierStats stats_seen;
   bool has_learnt = false;       // generations, in this turn

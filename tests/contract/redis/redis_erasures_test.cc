@@ -165,10 +165,13 @@ TEST(RedisTier, WhatIsBegunAnewHoldsForWhoHeardOfTheOneBeforeAMomentAgo) {
   EXPECT_EQ(late.rig->FetchNow(other, 1000).status.code(), StatusCode::kNotFound);
   EXPECT_GT(late.kept[0].generation, b.kept[0].generation);
   EXPECT_EQ(late.rig->forgotten, std::vector<GroupId>{name.group});
+  EXPECT_EQ(late.rig->tier().stats().generations_lost, 1u);
   for (RememberingHost* host : {&a, &b}) {
     ASSERT_TRUE(host->AskServer(name.group));
     EXPECT_EQ(host->kept, late.kept);
     EXPECT_EQ(host->rig->forgotten, std::vector<GroupId>{name.group});
+    EXPECT_EQ(host->rig->tier().stats().forgotten_elsewhere, 1u);
+    EXPECT_EQ(host->rig->tier().stats().generations_lost, 0u);
   }
 }
 

@@ -534,5 +534,32 @@ TEST(DaemonRedis, AServerThatWasAwayDuringAResetBringsNothingBackEvenAfterAResta
   EXPECT_EQ(hosts.b.Load(keys).block_count, 0u);
 }
 
+// Nobody ordered it: why what hosts have is not given any more is said where they look.
+TEST(DaemonRedis, AServerThatLostWhatWasForgottenAndWhoHearsOfItSaySo) {
+  TERRACE_NEEDS_REDIS();
+  Hosts hosts;
+  ASSERT_TRUE(hosts.Connect()) << hosts.Errors();
+  RedisHost &a = hosts.a, &b = hosts.b;
+  const auto keys = Keys(32);
+  ASSERT_EQ(a.Store(keys), 32u);
+  ASSERT_TRUE(HasStored(a, 32));
+  ASSERT_EQ(b.Load(keys).block_count, 32u);
+  hosts.server.Connect()->Command({"FLUSHALL"});
+  ASSERT_TRUE(a.Restart(SIGKILL)) << a.daemon().Errors();
+  const auto is_said = [](RedisHost& host, const std::string& event) {
+    return Eventually([&] {
+      (void)host.Load(Keys(32, 8));
+      return host.daemon().Errors().find(event) != std::string::npos;
+    });
+  };
+  EXPECT_TRUE(is_said(a, "redis has lost which blocks of these groups were forgotten"))
+      << a.daemon().Errors();
+  EXPECT_EQ(a.Redis("generations_lost"), 1u);
+  EXPECT_EQ(a.Redis("forgotten_elsewhere"), 0u);
+  EXPECT_TRUE(is_said(b, "another host has had groups forgotten on redis")) << b.daemon().Errors();
+  EXPECT_EQ(b.Redis("forgotten_elsewhere"), 1u);
+  EXPECT_EQ(b.Redis("generations_lost"), 0u);
+}
+
 }  // namespace
 }  // namespace terrace::test

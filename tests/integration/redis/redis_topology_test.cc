@@ -12,7 +12,7 @@
 #include "redis/redis_process.h"
 #include "redis/redis_rig.h"
 #include "tiers/redis/redis_format.h"
-#include "tiers/redis/redis_slot.h"
+#include "tiers/redis/wire/redis_slot.h"
 
 namespace terrace {
 namespace {
@@ -186,6 +186,72 @@ TEST(RedisCluster, ASmallBlockOfASlotOnItsWayIsAMissOrExact) {
   }
   EXPECT_TRUE(rig.StoreNow(RedisTestName(1, 1), 1, kSmallBytes).ok());
   EXPECT_TRUE(rig.FetchNow(name, kSmallBytes).status.ok());
+}
+
+// Where the group's generation is said; and a name in it whose keys are that node's.
+size_t LeaderOf(const RedisCluster& cluster, const GroupId& group) {
+  return cluster.OwnerOf(RedisSlotOf(testing::RedisTestGenerationKey(group)));
+}
+
+RedisBlockName NameOn(const RedisCluster& cluster, size_t node, uint64_t chain) {
+  RedisBlockName name = RedisTestName(chain, 0);
+  const std::string key = testing::RedisTestGenerationKey(name.group);
+  const std::string said = cluster.raw(LeaderOf(cluster, name.group))->Text({"GET", key});
+  const uint64_t generation = std::stoull(said.substr(0, said.find(':')));
+  do {
+    name = RedisTestName(++chain, 0);
+    name.generation = generation;
+  } while (cluster.OwnerOf(SlotOf(name)) != node);
+  return name;
+}
+
+// PROMISE: T43 a Cluster of which one node takes no writes
+TEST(RedisCluster, ANodeThatTakesNoWritesHoldsUpNoOtherAndIsAskedItself) {
+  TERRACE_NEEDS_REDIS();
+  RedisCluster cluster({});
+  RedisRig rig(OptionsOf(cluster));
+  WaitForCluster(rig, cluster);
+  ASSERT_TRUE(rig.StoreNow(RedisTestName(1, 0), 7, kSmallBytes).ok());
+  const size_t leader = LeaderOf(cluster, RedisTestName(1, 0).group);
+  const size_t full = (leader + 1) % cluster.size(), well = (leader + 2) % cluster.size();
+  ASSERT_TRUE(rig.StoreNow(NameOn(cluster, full, 1), 7, kSmallBytes).ok());
+  cluster.raw(full)->Command({"CONFIG", "SET", "maxmemory", "1"});
+  for (uint64_t i = 0; i < 20; ++i) {
+    const uint64_t chain = 1'000 * (i + 1);
+    const size_t length_bytes = i % 2 == 0 ? kSmallBytes : kLengthBytes;
+    EXPECT_EQ(rig.StoreNow(NameOn(cluster, full, chain), 7, length_bytes).code(),
+              StatusCode::kNoSpace);
+    const Status stored = rig.StoreNow(NameOn(cluster, well, chain), 7, length_bytes);
+    EXPECT_TRUE(stored.ok()) << stored.what() << ": another node takes writes";
+    EXPECT_FALSE(rig.tier().stats().write_trouble.empty()) << "what others take says nothing of it";
+  }
+  EXPECT_TRUE(rig.FetchNow(NameOn(cluster, full, 1), kSmallBytes).status.ok());
+  EXPECT_LE(cluster.ErrorsOf(full, "OOM"), 6u) << "it is given no writes for a second after each";
+  cluster.raw(full)->Command({"CONFIG", "SET", "maxmemory", "0"});
+  EXPECT_TRUE(rig.RunTicking([&] { return rig.tier().stats().write_trouble.empty(); }))
+      << "it heals though nobody stores";
+  EXPECT_TRUE(rig.StoreNow(NameOn(cluster, full, 50'000), 7, kLengthBytes).ok());
+}
+
+// What is refused there is the generation of a group, all of whose blocks are elsewhere.
+TEST(RedisCluster, ANodeThatTakesNoGenerationIsSaidToTakeNoWritesUntilItDoes) {
+  TERRACE_NEEDS_REDIS();
+  RedisCluster cluster({});
+  RedisRig rig(OptionsOf(cluster));
+  WaitForCluster(rig, cluster);
+  const RedisBlockName name = RedisTestName(1, 0);
+  const size_t full = LeaderOf(cluster, name.group);
+  cluster.raw(full)->Command({"CONFIG", "SET", "maxmemory", "1"});
+  EXPECT_FALSE(rig.StoreNow(name, 7, kSmallBytes).ok());
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(7);
+  EXPECT_TRUE(rig.RunTicking([&] {
+    EXPECT_FALSE(rig.StoreNow(name, 7, kSmallBytes).ok());
+    EXPECT_FALSE(rig.tier().stats().write_trouble.empty());
+    return std::chrono::steady_clock::now() > end;
+  }));
+  cluster.raw(full)->Command({"CONFIG", "SET", "maxmemory", "0"});
+  EXPECT_TRUE(rig.RunTicking([&] { return rig.StoreNow(name, 7, kSmallBytes).ok(); }));
+  EXPECT_TRUE(rig.tier().stats().write_trouble.empty());
 }
 
 TEST(RedisSentinel, AFailoverIsFollowed) {

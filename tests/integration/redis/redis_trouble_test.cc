@@ -121,6 +121,21 @@ TEST(RedisTrouble, AUserWhoMayNotIsRefusedAndSaidSo) {
   }
 }
 
+// A generation is begun by a script: what is refused in one is a permission like any other.
+TEST(RedisTrouble, AUserWhoMayDoAllButWriteInAScriptIsToldSo) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server({.config = "user cache on >secret ~* +@all -set\n"});
+  RedisTier::Options options = RedisRig::Options(server.unix_endpoint());
+  options.credentials_file = WriteCredentials(server, "cache\nsecret\n");
+  RedisRig rig(options);
+  rig.WaitUntilReady();
+  EXPECT_FALSE(rig.StoreNow(RedisTestName(1, 0), 7, 70'000).ok());
+  EXPECT_TRUE(rig.RunTicking([&] { return rig.tier().stats().is_refused; }));
+  EXPECT_EQ(rig.tier().stats().trouble, "the Redis server refuses this user");
+  server.Connect()->Command({"ACL", "SETUSER", "cache", "+set"});
+  EXPECT_TRUE(rig.RunTicking([&] { return rig.StoreNow(RedisTestName(1, 0), 7, 70'000).ok(); }));
+}
+
 // The least seconds of five until the tier says what is wrong: what a busy machine adds is not
 // its own.
 double SecondsUntilSaid(const RedisTier::Options& options,

@@ -13,7 +13,7 @@
 
 #include "redis/redis_process.h"
 #include "redis/redis_rig.h"
-#include "tiers/redis/redis_reply.h"
+#include "tiers/redis/wire/redis_reply.h"
 
 namespace terrace {
 namespace {

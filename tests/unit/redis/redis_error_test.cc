@@ -1,8 +1,8 @@
-#include "tiers/redis/redis_error.h"
+#include "tiers/redis/wire/redis_error.h"
 
 #include <gtest/gtest.h>
 
-#include "tiers/redis/redis_slot.h"
+#include "tiers/redis/wire/redis_slot.h"
 
 namespace terrace {
 namespace {
@@ -29,6 +29,28 @@ TEST(RedisErrors, TheFirstWordDecides) {
 }
 
 // PROMISE: T43 classes of errors
+// As servers of 7.0, 7.2 and 6.2 say it.
+TEST(RedisErrors, OfACommandInAScriptMeanTheSame) {
+  EXPECT_EQ(ClassifyRedisError("ERR The user executing the script can't run this command or "
+                               "subcommand script: 9282fe9c, on @user_script:1."),
+            RedisError::kNoPermission);
+  EXPECT_EQ(ClassifyRedisError("ERR ACL failure in script: User u has no permissions to run the "
+                               "'set' command"),
+            RedisError::kNoPermission);
+  EXPECT_EQ(ClassifyRedisError("ERR Error running script (call to f_9282fe9c): @user_script:1: "
+                               "@user_script: 1: -OOM command not allowed when used memory > "
+                               "'maxmemory'."),
+            RedisError::kOutOfMemory);
+  EXPECT_EQ(ClassifyRedisError("ERR Error running script (call to f_9282fe9c): @user_script:1: "
+                               "@user_script: 1: -READONLY You can't write against a read only "
+                               "replica."),
+            RedisError::kReadOnly);
+  EXPECT_EQ(ClassifyRedisError("ERR Error running script (call to f_9282fe9c): @user_script:1: "
+                               "user_script:1: attempt to index a nil value"),
+            RedisError::kOther);
+  EXPECT_EQ(ClassifyRedisError("ERR Error running script: -WHO knows"), RedisError::kOther);
+}
+
 TEST(RedisErrors, HardOnesAreThoseThatAnOperatorMustEnd) {
   for (const RedisError error :
        {RedisError::kNoAuth, RedisError::kWrongPassword, RedisError::kNoPermission}) {

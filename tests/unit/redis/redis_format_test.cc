@@ -12,8 +12,8 @@
 #include <string_view>
 
 #include "test_paths.h"
-#include "tiers/redis/redis_command.h"
-#include "tiers/redis/redis_slot.h"
+#include "tiers/redis/wire/redis_command.h"
+#include "tiers/redis/wire/redis_slot.h"
 
 namespace terrace {
 namespace {

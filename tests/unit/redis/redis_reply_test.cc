@@ -1,4 +1,4 @@
-#include "tiers/redis/redis_reply.h"
+#include "tiers/redis/wire/redis_reply.h"
 
 #include <gtest/gtest.h>
 #include <malloc.h>

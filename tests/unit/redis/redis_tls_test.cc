@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "redis/authority_of_nobody.h"
-#include "tiers/redis/file_stamp.h"
-#include "tiers/redis/redis_stream.h"
+#include "tiers/redis/wire/file_stamp.h"
+#include "tiers/redis/wire/redis_stream.h"
 
 namespace terrace {
 namespace {

@@ -13,7 +13,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "tiers/redis/redis_endpoint.h"
+#include "tiers/redis/wire/redis_endpoint.h"
 
 namespace terrace::tools {
 namespace {

@@ -1,4 +1,4 @@
-#include "tiers/redis/redis_stream.h"
+#include "tiers/redis/wire/redis_stream.h"
 
 #include <sys/socket.h>
 

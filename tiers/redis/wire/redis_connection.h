@@ -25,11 +25,11 @@
 #include <vector>
 
 #include "terrace/status.h"
-#include "tiers/redis/redis_command.h"
-#include "tiers/redis/redis_endpoint.h"
-#include "tiers/redis/redis_error.h"
-#include "tiers/redis/redis_reply.h"
-#include "tiers/redis/redis_stream.h"
+#include "tiers/redis/wire/redis_command.h"
+#include "tiers/redis/wire/redis_endpoint.h"
+#include "tiers/redis/wire/redis_error.h"
+#include "tiers/redis/wire/redis_reply.h"
+#include "tiers/redis/wire/redis_stream.h"
 
 namespace terrace {
 
@@ -50,7 +50,8 @@ struct RedisRequest {
   // How many replies answer it. The last one counts, or the first that is an error.
   uint32_t answers = 1;
   RedisLane lane = RedisLane::kSmall;
-  uint32_t slot = 0;  // of its keys
+  uint32_t slot = 0;      // of its keys
+  bool is_write = false;  // done without an error, it says that the server takes writes
   uint32_t redirects = 0;
   std::function<void(const RedisAnswer&)> done;  // never called by the connection itself
 

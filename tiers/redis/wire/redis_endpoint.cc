@@ -1,4 +1,4 @@
-#include "tiers/redis/redis_endpoint.h"
+#include "tiers/redis/wire/redis_endpoint.h"
 
 #include <fcntl.h>
 #include <string.h>

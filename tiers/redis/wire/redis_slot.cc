@@ -1,4 +1,4 @@
-#include "tiers/redis/redis_slot.h"
+#include "tiers/redis/wire/redis_slot.h"
 
 #include <array>
 #include <cstddef>

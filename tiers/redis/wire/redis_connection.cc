@@ -1,4 +1,4 @@
-#include "tiers/redis/redis_connection.h"
+#include "tiers/redis/wire/redis_connection.h"
 
 #include <sys/socket.h>
 

@@ -1,4 +1,4 @@
-#include "tiers/redis/redis_error.h"
+#include "tiers/redis/wire/redis_error.h"
 
 #include <algorithm>
 #include <array>
@@ -6,7 +6,7 @@
 #include <charconv>
 #include <cstring>
 
-#include "tiers/redis/redis_slot.h"
+#include "tiers/redis/wire/redis_slot.h"
 
 namespace terrace {
 namespace {
@@ -49,6 +49,25 @@ bool ParseNumber(std::string_view text, Number* number) {
   return error == std::errc() && end == text.data() + text.size() && !text.empty();
 }
 
+// Of a command inside a script: from 7 on the server passes its word on, but for a permission;
+// before, it quotes all of it.
+RedisError ClassifyScriptError(std::string_view text) {
+  if (text.starts_with("The user executing the script can't run this command") ||
+      text.starts_with("ACL failure in script")) {
+    return RedisError::kNoPermission;
+  }
+  const size_t quoted = text.find(": -");
+  if (!text.starts_with("Error running script") || quoted == std::string_view::npos) {
+    return RedisError::kOther;
+  }
+  text.remove_prefix(quoted + 3);
+  const std::string_view word = TakeWord(&text);
+  for (const ErrorWord& known : kWords) {
+    if (known.word == word) return known.error;
+  }
+  return RedisError::kOther;
+}
+
 }  // namespace
 
 RedisError ClassifyRedisError(std::string_view text) {
@@ -65,6 +84,7 @@ RedisError ClassifyRedisError(std::string_view text) {
     return RedisError::kWrongArguments;
   }
   if (word == "ERR" && text.starts_with("unknown command")) return RedisError::kUnknownCommand;
+  if (word == "ERR") return ClassifyScriptError(text);
   return RedisError::kOther;
 }
 

@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "terrace/check.h"
-#include "tiers/redis/file_stamp.h"
-#include "tiers/redis/redis_stream.h"
+#include "tiers/redis/wire/file_stamp.h"
+#include "tiers/redis/wire/redis_stream.h"
 
 namespace terrace {
 namespace {

@@ -1,4 +1,4 @@
-#include "tiers/redis/redis_node.h"
+#include "tiers/redis/wire/redis_node.h"
 
 #include <algorithm>
 #include <asio/post.hpp>
@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "terrace/check.h"
-#include "tiers/redis/redis_slot.h"
+#include "tiers/redis/wire/redis_slot.h"
 
 namespace terrace {
 namespace {
@@ -169,9 +169,31 @@ void RedisNode::OnAnswer(RedisRequest request, RedisAnswer answer) {
   } else if (answer.status.ok()) {
     breaker_.OnSuccess();
   }
+  NoteWrites(request, answer);
   if (request.done != nullptr) {
     options_.listener->OnNodeAnswer(this, std::move(request), std::move(answer));
   }
+}
+
+void RedisNode::NoteWrites(const RedisRequest& request, const RedisAnswer& answer) {
+  const RedisError before = write_refusal_.error();
+  if (IsWriteRefusal(answer.error)) {
+    write_refusal_.OnRefused(answer.error, request.slot, RedisNowUs());
+  } else if (request.is_write && answer.status.ok() &&
+             (answer.error == RedisError::kNone || IsRedirect(answer.error))) {
+    write_refusal_.OnTaken();  // or they are another's to take
+  }
+  if (write_refusal_.error() != before) options_.listener->OnNodeHealth(this);
+}
+
+void RedisNode::LookForWrites(const std::string& look_key) {
+  if (!is_ready() || !write_refusal_.TakeLook(RedisNowUs())) return;
+  const uint32_t slot = write_refusal_.slot();
+  const std::string key = look_key + "{" + RedisTagOf(slot) + "}";
+  Send({.command = FormatRedisCommand({"SET", key, "", "PX", "1"}),
+        .slot = slot,
+        .is_write = true,
+        .done = [](const RedisAnswer&) {}});
 }
 
 // Never at once: hosts that lost a server together come back one after another.

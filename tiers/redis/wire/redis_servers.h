@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "tiers/redis/redis_node.h"
-#include "tiers/redis/redis_slot.h"
+#include "tiers/redis/wire/redis_node.h"
+#include "tiers/redis/wire/redis_slot.h"
 
 namespace terrace {
 
@@ -25,7 +25,8 @@ struct RedisServersStats {
   bool is_ready = false;
   RedisRefusal refusal = RedisRefusal::kNone;  // of one of them
   RedisNodeCounts counts;
-  std::string trouble;  // why it is not ready, for a person
+  std::string trouble;                           // why it is not ready, for a person
+  RedisError write_refusal = RedisError::kNone;  // of one of them
 };
 
 class RedisServers final : public RedisNodeListener {
@@ -37,7 +38,8 @@ class RedisServers final : public RedisNodeListener {
     std::vector<RedisEndpoint> endpoints;
     std::string master_name;                // as the Sentinels know it
     uint64_t look_again_us = kUsPerSecond;  // for a master, or the map of slots, while one is amiss
-    // Some server works now that did not, or the other way round.
+    std::string look_key;                   // as RedisNode::LookForWrites
+    // Some server works now, or takes writes, that did not, or the other way round.
     std::function<void()> health_changed;
   };
   explicit RedisServers(Options options);
@@ -47,6 +49,10 @@ class RedisServers final : public RedisNodeListener {
   void Send(RedisRequest request);
   void Close(Status status);
   RedisServersStats stats() const;
+  // False: whoever holds that slot has just refused a write, and is not given another one now.
+  bool TakesWrites(uint32_t slot) const;
+  // Servers that refused one are asked whether they take them again. Now and then.
+  void LookForWrites();
   // All of them do, as far as is known.
   bool knows_expire_nx() const;
 

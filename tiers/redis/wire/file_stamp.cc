@@ -1,4 +1,4 @@
-#include "tiers/redis/file_stamp.h"
+#include "tiers/redis/wire/file_stamp.h"
 
 #include <sys/stat.h>
 #include <time.h>

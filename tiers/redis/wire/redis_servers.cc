@@ -1,4 +1,4 @@
-#include "tiers/redis/redis_servers.h"
+#include "tiers/redis/wire/redis_servers.h"
 
 #include <algorithm>
 #include <asio/post.hpp>
@@ -61,6 +61,9 @@ RedisServersStats RedisServers::stats() const {
     for (const auto& node : *nodes) {
       const RedisNodeCounts counts = node->counts();
       stats.is_ready |= nodes == &nodes_ && node->is_ready();
+      if (stats.write_refusal == RedisError::kNone && node->is_ready()) {
+        stats.write_refusal = node->write_refusal().error();
+      }
       const bool is_sentinel = nodes == &sentinels_;
       const bool is_login = node->trouble() == StatusOfRedisError(RedisError::kNoAuth).what();
       const bool is_counted = !is_sentinel || node->refusal() != RedisRefusal::kLogin;
@@ -83,6 +86,17 @@ RedisServersStats RedisServers::stats() const {
     stats.trouble = "no Sentinel has named a master yet";
   }
   return stats;
+}
+
+// ---- writes ----
+
+bool RedisServers::TakesWrites(uint32_t slot) const {
+  const size_t node = NodeOf(slot);
+  return node == kNone || !nodes_[node]->write_refusal().IsPaused(RedisNowUs());
+}
+
+void RedisServers::LookForWrites() {
+  for (const auto& node : nodes_) node->LookForWrites(options_.look_key);
 }
 
 // ---- requests ----

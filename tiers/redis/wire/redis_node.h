@@ -18,7 +18,8 @@
 #include <vector>
 
 #include "tiers/disk/circuit_breaker.h"
-#include "tiers/redis/redis_connection.h"
+#include "tiers/redis/wire/redis_connection.h"
+#include "tiers/redis/wire/write_refusal.h"
 
 namespace terrace {
 
@@ -65,6 +66,10 @@ class RedisNode final : public RedisConnectionListener {
   // Why it is not, for a person. Empty: nothing is known.
   const std::string& trouble() const { return trouble_; }
   RedisRefusal refusal() const { return refusal_; }
+  const WriteRefusal& write_refusal() const { return write_refusal_; }
+  // Asks whether writes are taken again, if it is time; `look_key` with a hash tag behind it is of
+  // nothing.
+  void LookForWrites(const std::string& look_key);
   // As its last login said.
   bool knows_expire_nx() const { return knows_expire_nx_; }
   const RedisEndpoint& endpoint() const { return options_.connection.endpoint; }
@@ -80,6 +85,7 @@ class RedisNode final : public RedisConnectionListener {
   void Connect(size_t index);
   void ConnectMissing();
   void OnFailure(CircuitBreaker::Failure failure);
+  void NoteWrites(const RedisRequest& request, const RedisAnswer& answer);
   void WatchRetry();
   void Retry();
 
@@ -91,6 +97,7 @@ class RedisNode final : public RedisConnectionListener {
   std::mt19937_64 random_;
   RedisNodeCounts counts_;
   std::string trouble_;
+  WriteRefusal write_refusal_;
   bool is_closed_ = false;
   bool has_worked_ = false;  // since the breaker opened last
   RedisRefusal refusal_ = RedisRefusal::kNone;

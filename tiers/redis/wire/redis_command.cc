@@ -1,4 +1,4 @@
-#include "tiers/redis/redis_command.h"
+#include "tiers/redis/wire/redis_command.h"
 
 namespace terrace {
 namespace {

@@ -1,4 +1,4 @@
-#include "tiers/redis/redis_reply.h"
+#include "tiers/redis/wire/redis_reply.h"
 
 #include <hiredis/read.h>
 
