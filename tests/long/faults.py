@@ -4,8 +4,8 @@
 
 A preloaded shim (tests/faults/fault_shim.cc) has the Nth call of a kind fail, for N = 1, 2, 3, …
 until nothing is struck any more; memory, files, mappings, messages, connections, threads, and of
-the daemon also what it does to its drive. A client (tests/faults/fault_client.cc) asks everything
-that the C ABI has.
+the daemon also what it does to its drive and to its Redis server. A client
+(tests/faults/fault_client.cc) asks everything that the C ABI has.
 
 Of the library: every call is answered in time with a code of the header and without a wrong byte,
 all works again on the same client and on a new one, which finds what was committed, and neither
@@ -40,10 +40,12 @@ OF_CLIENT = {"malloc": ("ENOMEM",), "open": ("EMFILE",), "mmap": ("ENOMEM",), "m
              "read": ("EINTR",), "write": ("EINTR",)}
 OF_DAEMON = {"malloc": ("ENOMEM",), "open": ("EMFILE", "EIO"), "mmap": ("ENOMEM",),
              "ftruncate": ("ENOSPC",), "fallocate": ("ENOSPC", "ENOMEM"), "memfd": ("EMFILE",),
-             "socket": ("EMFILE",), "accept": ("EMFILE", "ECONNABORTED"), "recv": ("ENOMEM",),
-             "send": ("ENOBUFS",), "event": ("EMFILE",), "epoll": ("ENOSPC", "ENOMEM"),
+             "socket": ("EMFILE",), "connect": ("ECONNREFUSED", "EAGAIN"),
+             "accept": ("EMFILE", "ECONNABORTED"), "recv": ("ENOMEM", "ECONNRESET"),
+             "send": ("ENOBUFS", "EPIPE"), "event": ("EMFILE",), "epoll": ("ENOSPC", "ENOMEM"),
              "thread": ("EAGAIN",), "ring": ("EAGAIN", "ENOMEM"), "sync": ("EIO",),
              "rename": ("EIO",), "write": ("ENOSPC", "EIO"), "read": ("EIO",)}
+REDIS_MIB = 64
 DAEMON_BYTES_MIN = 64 << 10
 CLIENT_S = 120
 START_S = 20
@@ -257,8 +259,21 @@ class Faults:
         self.end_daemon()
         return is_struck, calls
 
+    def add_redis(self):
+        """The daemons share a server, which itself never fails."""
+        if shutil.which("redis-server") is None:
+            print("SKIPPED: no redis-server (tools/setup): calls of the Redis thread do not fail",
+                  flush=True)
+            return
+        self.stage.redis_mib = REDIS_MIB
+        self.stage.redis_path = self.stage.directory / "redis.sock"
+        self.stage.start_redis()
+        with open(self.stage.directory / "terraced.toml", "a", encoding="ascii") as config:
+            config.write(f'[redis]\nendpoints = ["unix:{self.stage.redis_path}"]\n')
+
     def daemons(self):
         self.stage.kill_daemon()
+        self.add_redis()
         shutil.rmtree(self.stage.nvme_path, ignore_errors=True)
         _, calls = self.one_daemon("without a fault", None)
         print(f"      without a fault: {calls_text(calls)}", flush=True)
