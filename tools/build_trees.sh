@@ -6,7 +6,7 @@ forget_moved_trees() {
   local cache tree home
   for cache in build/*/CMakeCache.txt; do
     tree=${cache%/*}
-    home=$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' "$cache" 2>/dev/null)
+    home=$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' "$cache" 2>/dev/null) || continue
     [ -n "$home" ] && [ ! "$home" -ef . ] || continue
     echo "$tree was made in $home, which is not this checkout: it is built anew"
     rm -rf "$tree/CMakeFiles" "$cache"
