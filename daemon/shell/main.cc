@@ -87,19 +87,31 @@ int CheckAsUnit(ConfigSource* source, DaemonConfig* config) {
 
 // What the exception says that is being handled, and what to do.
 std::string SentenceOfThrown() {
+  constexpr const char* kMemory =
+      "free some memory, or raise this process's limit of it (MemoryMax=, ulimit -v)";
   try {
     throw;
   } catch (const std::bad_alloc&) {
-    return "memory is short: free some, or raise this process's limit of it "
-           "(MemoryMax=, ulimit -v)";
+    return std::string("memory is short: ") + kMemory;
+  } catch (const std::filesystem::filesystem_error& error) {
+    return error.what();
   } catch (const std::system_error& error) {
     std::string sentence = error.what();
-    if (error.code() == std::errc::resource_unavailable_try_again) {
-      sentence += ": a thread is not to be had; raise the limit of tasks (TasksMax=, ulimit -u)";
-    } else if (error.code() == std::errc::too_many_files_open) {
-      sentence += ": raise the limit of open files (LimitNOFILE=, ulimit -n)";
+    switch (error.code().value()) {  // an errno: of the C++ runtime's category, or of Asio's
+      case EAGAIN:
+        return sentence +
+               ": a thread is not to be had; raise the limit of tasks (TasksMax=, ulimit -u)";
+      case EMFILE:
+        return sentence + ": raise the limit of open files (LimitNOFILE=, ulimit -n)";
+      case ENOSPC:  // no drive's
+        return sentence +
+               ": this user's processes watch as many descriptors as they may; raise "
+               "fs.epoll.max_user_watches (sysctl)";
+      case ENOMEM:
+        return sentence + ": " + kMemory;
+      default:
+        return sentence;
     }
-    return sentence;
   } catch (const std::exception& error) {
     return error.what();
   }
