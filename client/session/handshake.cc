@@ -23,7 +23,7 @@ constexpr size_t kFdsPerMessageMax = 253;  // the kernel's own limit
 const char* RemedyFor(int error) {
   switch (error) {
     case ENOENT:
-      return "is terraced running, and is socket_path its domain's socket?";
+      return "is terraced running, and is that its domain's socket?";
     case ECONNREFUSED:
       return "nobody listens there: start terraced";
     case ENOTSOCK:
@@ -61,10 +61,12 @@ std::string RemedyForDenied(const std::string& socket_path) {
   return "uid " + std::to_string(geteuid()) +
          " may not: " + (is_directory ? "directory " : "socket ") + path + " is of uid " +
          std::to_string(facts.st_uid) + " and gid " + gid + ", mode " + mode + "; " +
-         (lets_group_in ? "add the user to group " + gid + " (`getent group " + gid +
-                              "` names it) and log in anew"
-                        : std::string("let its group in (chmod ") + (is_directory ? "g+x" : "g+w") +
-                              "), with the user in it") +
+         (facts.st_gid == 0 && lets_group_in
+              ? std::string("run terraced under a group of its own, and add the user to that")
+          : lets_group_in ? "add the user to group " + gid + " (`getent group " + gid +
+                                "` names it) and log in anew"
+                          : std::string("let its group in (chmod ") +
+                                (is_directory ? "g+x" : "g+w") + "), with the user in it") +
          ", or ask for a domain of its own";
 }
 
@@ -347,7 +349,8 @@ bool Handshake::WaitFor(short events, uint64_t deadline_us, Refusal* refusal) co
   }
   return Refuse(Status(StatusCode::kBusy, "the daemon does not answer"),
                 "terraced at " + options_.socket_path + " did not answer the handshake within " +
-                    std::to_string(kAnswerUsMax / 1'000'000) + " s: is it stopped, or starting?",
+                    std::to_string(kAnswerUsMax / 1'000'000) +
+                    " s: it is stopped or starting, or that is no terraced",
                 refusal);
 }
 

@@ -29,7 +29,8 @@ constexpr uint64_t kLockStepUs = 5'000;
 
 Status IoStatus(const char* what) { return Status(StatusCode::kIo, what, errno); }
 
-std::string Sentence(const std::string& what, const std::string& name, const char* remedy) {
+// What errno says of it.
+std::string Sentence(const std::string& what, const std::string& name, const std::string& remedy) {
   return what + " " + name + ": " + std::strerror(errno) + ". " + remedy;
 }
 
@@ -116,13 +117,14 @@ Status DiskFiles::OpenDirectory(std::string* why) {
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
     const Status status = IoStatus("making the disk's directory");
     *why = Sentence("cannot make the directory", path,
-                    "Its parent must exist and be writable by this user");
+                    "Its parent must exist and be writable by uid " + std::to_string(geteuid()));
     return status;
   }
   directory_fd_ = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (directory_fd_ < 0) {
     const Status status = IoStatus("opening the disk's directory");
-    *why = Sentence("cannot open the directory", path, "It must be readable by this user");
+    *why = Sentence("cannot open the directory", path,
+                    "It must be readable by uid " + std::to_string(geteuid()));
     return status;
   }
   return Status::Ok();
@@ -136,7 +138,7 @@ Status DiskFiles::Lock(std::string* why) {
       ::openat(directory_fd_, kDiskLockName, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (lock_fd_ < 0) {
     const Status status = IoStatus("opening the disk's lock");
-    *why = Sentence("cannot open", path, "It must be writable by this user");
+    *why = Sentence("cannot open", path, "It must be writable by uid " + std::to_string(geteuid()));
     return status;
   }
   int refused = 0;

@@ -113,7 +113,10 @@ std::string RenderHead(const StatsView& stats) {
                          : ""));
   text += RenderHeld(stats);
   text += RenderHealth(stats);
-  if (const std::string serving = stats.Text("domain.serving"); !serving.empty()) {
+  if (std::string serving = stats.Text("domain.serving"); !serving.empty()) {
+    if (stats.Count("segments_populated") == 0) {
+      serving += ", its first memory is being made ready: until then what lies below it is a miss";
+    }
     const uint64_t unserved = stats.Count("domain.requests_unserved").value_or(0);
     text += Line("serving", unserved == 0 ? serving
                                           : fmt::format("{}, {} answered without being "
