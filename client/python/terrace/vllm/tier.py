@@ -39,7 +39,7 @@ from ..errors import TerraceError, Unavailable
 from ..parameters import Parameter
 from ..presence import Presence
 from ..request_hints import NOTHING, HintReader, RequestHints, session_hash_of
-from ..threads import started_pool
+from ..threads import Pool
 from .tier_chunks import GROUP_BYTES, Chunks, Run, runs_of, spaces_of
 from .tier_verdicts import Verdicts
 
@@ -76,7 +76,7 @@ class TerraceTier(SecondaryTierManager):
         self._chains: Dict[str, Dict[Any, bytes]] = {}  # by request: (group, position) to hash
         self._jobs: "Set[concurrent.futures.Future[None]]" = set()
         self._touched: Dict[bytes, None] = {}
-        self._threads: Dict[str, concurrent.futures.ThreadPoolExecutor] = {}
+        self._threads: Dict[str, Pool] = {}
         self.counters = {"loaded_chunks": 0, "lost_chunks": 0, "stored_jobs": 0, "dropped_jobs": 0}
         self._weights = Weights(config.get("weights_version_file"), logger)
         self._chunks: Optional[Chunks] = None
@@ -101,7 +101,7 @@ class TerraceTier(SecondaryTierManager):
                          "shares them: set PYTHONHASHSEED to the same number everywhere")
             return
         for kind, count in (("ask", 1), ("load", _READERS), ("store", 1)):
-            self._threads[kind] = started_pool(count, f"terrace-{kind}")
+            self._threads[kind] = Pool(count, f"terrace-{kind}")
         timeout_s = said.get("timeout_s", 0.05)
         spaces = spaces_of(spec.config, said["revision"], int(self._rows.strides[0]))
         self._chunk_tokens = {index: space.block_tokens for index, space in spaces.items()}
@@ -307,7 +307,7 @@ class TerraceTier(SecondaryTierManager):
 
     def shutdown(self) -> None:
         for threads in self._threads.values():
-            threads.shutdown(wait=True, cancel_futures=True)
+            threads.shutdown()
         self._rows = None
         if self._chunks is not None:
             self._client.close()
