@@ -111,6 +111,62 @@ def test_a_vllm_worker_ends_a_wait_for_the_engines_kernels(daemon):
     assert "kernels ended" in out
 
 
+VLLM_TIER = """
+import numpy
+from test_vllm_tier import ReqContext, TransferJob, make_driver
+from conftest import SlowTier
+from pytest import MonkeyPatch
+SlowTier(MonkeyPatch())
+driver = make_driver(type("Daemon", (), {"socket": sys.argv[1]}))
+driver.add([1, 2])
+driver.run()
+def load(n):
+    driver.manager.tier.submit_load(TransferJob(n, tuple(chain), numpy.array([2, 3]), True,
+                                                ReqContext(req_id=f"r{n}")))
+from test_vllm_tier import _chain
+chain = _chain([1, 2])
+for n in range(100, 105):
+    load(n)
+while len(driver.manager.tier._waiting._awaited) < 5:
+    wait()
+ready()
+driver.add([3, 4])
+driver.step()
+for n in range(105, 150):
+    load(n)
+time.sleep(0.1)
+"""
+
+
+def test_a_vllm_tier_waits_for_no_load_and_no_store(daemon):
+    expect_soon(daemon, VLLM_TIER)
+
+
+LMCACHE = """
+from test_lmcache_loads import Loads
+from conftest import SlowTier
+from pytest import MonkeyPatch
+loads = Loads(type("Daemon", (), {"socket": sys.argv[1]}), 1)
+SlowTier(MonkeyPatch())
+(row,) = loads.rows
+for _ in range(5):
+    loads.begin(row)
+while len(loads.adapter._room._awaited) < 5:
+    wait()
+ready()
+for _ in range(50):
+    loads.begin(row)
+(new,) = loads.engine.rows([7, 8])
+loads.adapter.submit_store_task(new, [loads.engine.memory_of(key) for key in new])
+loads.adapter.submit_lookup_and_lock_task(new)
+time.sleep(0.1)
+"""
+
+
+def test_an_lmcache_adapter_waits_for_no_task(daemon):
+    expect_soon(daemon, LMCACHE)
+
+
 COPIES = """
 import atexit, ctypes, numpy
 from terrace.buffers import Addresses

@@ -5,7 +5,8 @@ member's Space says (Space.part_bytes; engine_part_bytes where they are encoded)
 are counted from the lease's first, members from the SpaceGroup's, parts from the first layer's.
 Gone once the daemon has revoked the lease, or went away.
 
-THREADING: one lease is one thread's at a time; its views may be dropped by any.
+THREADING: one lease is one thread's at a time, but that several may wait for blocks of a ReadLease,
+and copy them, while nobody ends it; views may be dropped by any.
 """
 import ctypes
 import threading
