@@ -167,6 +167,9 @@ class Late:
             time.sleep(timeout_s)
             raise terrace.Busy("a tier is slow")
 
+    def late(self, block_count, timeout_s):
+        return terrace.ReadLease.late(self, block_count, timeout_s)
+
     def __getattr__(self, name):
         return getattr(self._lease, name)
 

@@ -257,3 +257,29 @@ print(f"status {ended[1] if ended[0] == child else None}", flush=True)
 
 def test_a_forked_child_waits_for_none_of_its_parents_threads(daemon):
     assert "status 0" in Process(daemon, FORKS).end()[1]
+
+
+AIO = """
+import asyncio
+from terrace import aio
+writing = group.reserve(keys)
+writing.write([block_bytes(n) for n in range(10)])
+async def main():
+    async with aio.Requests(group) as requests:
+        with await requests.acquire(keys, flags=terrace.ACQUIRE_FOLLOW) as lease:
+            waiting = asyncio.ensure_future(requests.wait_ready(lease))
+            await asyncio.sleep(0.05)
+            ready()
+            waiting.cancel()
+            try:
+                await waiting
+            except asyncio.CancelledError:
+                print("cancelled", flush=True)
+began = time.monotonic()
+asyncio.run(main())
+assert time.monotonic() - began < LONG_S / 6
+"""
+
+
+def test_an_event_loop_waits_for_no_wait_that_was_cancelled(daemon):
+    assert "cancelled" in expect_soon(daemon, AIO)

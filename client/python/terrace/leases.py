@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Tuple, Ty
 from . import _native, buffers
 from .calls import (END_REASONS, SPAN_STATES, TIERS, Hints, ReservedKey, Span, Token,
                     microseconds, request_of)
-from .errors import Gone, Invalid, Unsupported, from_status, number
+from .errors import Gone, Invalid, TerraceError, Unsupported, from_status, number
 from .space import Space
 
 if TYPE_CHECKING:
@@ -201,9 +201,15 @@ class ReadLease(_Lease):
         status = lib.terrace_wait_ready(client.handle, self.native, number("block_count", count),
                                         microseconds(timeout_s))
         if status == _BUSY:
-            raise from_status(status, doing, f"{self.ready_count} have come within {timeout_s} s; "
-                              "the others may still come")
+            raise self.late(count, timeout_s)
         self._check(status, doing)
+
+    def late(self, block_count: Optional[int], timeout_s: float) -> TerraceError:
+        """What wait_ready raises at its deadline."""
+        count = self.block_count if block_count is None else block_count
+        return from_status(_BUSY, f"waiting for {count} blocks",
+                           f"{self.ready_count} have come within {timeout_s} s; the others may "
+                           "still come")
 
     def is_in_device(self, block: int) -> bool:
         """Whether it was answered in the memory of the client's device (ACQUIRE_DEVICE)."""
