@@ -375,16 +375,27 @@ class WriteLease(_Lease):
         native = lib.terrace_write_lease_token(self.native)
         return Token(native.high, native.low)
 
+    def _must_take_bytes(self, doing: str, member: int) -> Space:
+        """The member's Space. Invalid for chunks: they would have no header."""
+        space = self._member(member)
+        if space.is_of_chunks:
+            raise Invalid(
+                f"{doing}: member {member} has layout {space.layout!r}, whose blocks begin with a "
+                "header of where they stood, and only copies of pages write it: use "
+                "PagedCache.store(lease, pages, kv_written=..., positions=...)")
+        return space
+
     def write(self, data: Any, *, first_key: int = 0, key_count: Optional[int] = None,
               member: int = 0) -> None:
         """Writes blocks: one buffer a part or one a block in a list, or one buffer for all. Keys
         that are not ours are passed over. Exists as write_part's. Unsupported if the Space's codec
-        refused a part (a NaN): its block is not written, the others are."""
+        refused a part (a NaN): its block is not written, the others are. Invalid, as write_part and
+        slot, for a Space of chunks: PagedCache.store writes their headers."""
         self._must_live("writing blocks")
+        space = self._must_take_bytes("writing blocks", member)
         first_key = number("first_key", first_key)
         count = number("key_count", len(self) - first_key if key_count is None else key_count)
-        pointers = buffers.pointers_to_parts(data, self._member(member).engine_part_bytes, count,
-                                             False)
+        pointers = buffers.pointers_to_parts(data, space.engine_part_bytes, count, False)
         doing = f"writing {count} blocks"
         self._must_have(doing, "keys", first_key, count, len(self))
         self._check(
@@ -395,8 +406,8 @@ class WriteLease(_Lease):
     def write_part(self, key: int, part: int, data: Any, member: int = 0) -> None:
         """Writes one part; whoever follows the block may read it after the next commit. Exists: a
         commit was given it, also one that ended with Busy, and its bytes stay."""
-        self._member(member)
         doing = f"writing part {part} of key {key}"
+        self._must_take_bytes(doing, member)
         address, byte_count = _place_of(data, False, doing)
         self._must_live(doing)
         self._check(
@@ -409,7 +420,7 @@ class WriteLease(_Lease):
         lease has ended, Invalid for a key that it has not. A part that a commit was given is not to
         be written any more: readers have these bytes."""
         slot_bytes = ctypes.c_uint64()
-        self._member(member)
+        self._must_take_bytes("a slot", member)
         self._must_be_held()
         self._must_have("a slot", "keys", number("key", key), 1, len(self))
         address = lib.terrace_write_lease_slot(self.native, number("key", key),
