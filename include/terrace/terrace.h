@@ -22,7 +22,8 @@
  * fields beyond it take their defaults. Fill structs from the TERRACE_..._INIT macros. A library
  * serves every caller that was compiled with the same TERRACE_ABI_VERSION or an older one.
  *
- * THREADING: any thread may call anything; one lease object is used by one thread at a time.
+ * THREADING: any thread may call anything; one lease object is used by one thread at a time, but
+ * that several may wait for blocks of a read lease, and copy them, while nobody ends or fills it.
  * CANCELLATION: a thread that pthread_cancel meets within a call is cancelled after it, not in it
  * (PTHREAD_CANCEL_DEFERRED, the default).
  * FORK: a child of fork() gets TERRACE_GONE from every call and makes a client of its own.

@@ -152,6 +152,49 @@ def store(group, tokens, seed=0):
     return keys
 
 
+class Late:
+    """A lease of which but a head comes before the test says so."""
+
+    def __init__(self, lease, head=0):
+        self._lease, self._head, self.has_come = lease, head, False
+
+    @property
+    def ready_count(self):
+        return self._lease.ready_count if self.has_come else self._head
+
+    def wait_ready(self, count, timeout_s):
+        if self.ready_count < count:
+            time.sleep(timeout_s)
+            raise terrace.Busy("a tier is slow")
+
+    def late(self, block_count, timeout_s):
+        return terrace.ReadLease.late(self, block_count, timeout_s)
+
+    def __getattr__(self, name):
+        return getattr(self._lease, name)
+
+
+class SlowTier:
+    """What is acquired while it is slow comes late."""
+
+    def __init__(self, monkeypatch):
+        self.leases, self.is_slow, self.head = [], True, 0
+        acquire = terrace.Group.acquire
+
+        def late(*arguments, **named):
+            lease = acquire(*arguments, **named)
+            if not self.is_slow:
+                return lease
+            self.leases.append(Late(lease, self.head))
+            return self.leases[-1]
+
+        monkeypatch.setattr(terrace.Group, "acquire", late)
+
+    def bring(self):
+        for lease in self.leases:
+            lease.has_come = True
+
+
 def until(what, limit_s=LONG_S, pause_s=0.01):
     """Seconds until it came to pass."""
     began = time.monotonic()

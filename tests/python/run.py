@@ -37,6 +37,7 @@ NEEDS = {"test_torch.py": ["pytest", "torch"], "test_handoff.py": ["pytest", "to
          "test_kv_tiers.py": ["pytest", "numpy", "zmq", "msgpack"],
          "test_kv_dynamo.py": ["pytest", "numpy", "zmq", "msgpack"],
          "test_vllm_tier.py": ["pytest", "numpy"],
+         "test_exit.py": ["pytest", "torch", "numpy"],
          "test_sglang.py": ["pytest", "torch", "numpy"],
          "test_sglang_epochs.py": ["pytest", "torch", "numpy"],
          "test_sglang_settings.py": ["pytest", "torch", "numpy"],

@@ -7,13 +7,14 @@ import select
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import terrace
 from terrace import aio
 from terrace.requests import Asker
-from conftest import LONG_S, SPACE, block_bytes, connect, let_nobody_store, wait_until_free
+from conftest import LONG_S, SPACE, Late, block_bytes, connect, let_nobody_store, wait_until_free
 
 
 def test_requests_run_side_by_side(group):
@@ -203,6 +204,31 @@ def test_a_cancelled_acquire_holds_nothing(group, has_answer):
             with pytest.raises(asyncio.CancelledError):
                 await task
         wait_until_free(group, keys)
+
+    asyncio.run(main())
+
+
+def test_what_is_late_holds_up_no_wait_for_what_is_there(group):
+    store(group, 7)
+    keys = group.hash([7] + list(range(47)))
+
+    async def main():
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+        async with aio.Requests(group) as requests:
+            leases = [await requests.acquire(keys) for _ in range(21)]
+            late = [asyncio.ensure_future(requests.wait_ready(Late(lease), 3, LONG_S))
+                    for lease in leases[1:]]
+            await asyncio.sleep(0.1)
+            await asyncio.wait_for(requests.wait_ready(leases[0]), LONG_S / 2)
+            for wait in late:
+                wait.cancel()
+            await asyncio.wait_for(asyncio.wait(late), LONG_S / 2)
+            with pytest.raises(terrace.Busy, match=r"0 have come within 0.2 s"):
+                await requests.wait_ready(Late(leases[1]), 3, 0.2)
+            with pytest.raises(terrace.Invalid, match="timeout_s is -1"):
+                await requests.wait_ready(leases[0], timeout_s=-1)
+            for lease in leases:
+                lease.release()
 
     asyncio.run(main())
 

@@ -21,7 +21,7 @@ import api_reference  # noqa: E402  pylint: disable=wrong-import-position
 
 # Configured by name, or of use to the package alone.
 NOT_CALLED = {"_native", "_version", "answers", "denied", "parameters", "prefill_cost", "presence",
-              "shelf", "threads", "vllm_plugin", "vllm_tier"}
+              "shelf", "threads", "vllm_plugin", "vllm_tier", "waiting"}
 ADAPTERS = {"vllm", "sglang", "lmcache"}
 
 

@@ -7,6 +7,7 @@ import numpy
 import pytest
 
 import terrace
+from terrace import buffers
 from conftest import LONG_S, connect
 
 LAYERS, HEADS, SIZE, TOKENS, PAGES = 3, 2, 16, 16, 8
@@ -156,24 +157,45 @@ def test_a_chunk_is_found_by_its_own_tokens_and_by_no_prefix(client):
         chunks.match(chunks.hash(DOCUMENT), hints=exact)
 
 
-def test_parts_are_written_and_read_without_pages(client):
+def test_parts_are_read_without_pages(client, device):
     """Layers are encoded, the header is not."""
     space = space_of(salt="parts").encoded("int8").chunks()
     assert space.engine_part_bytes == (64, *space_of().part_bytes)
     group = client.open(terrace.SpaceGroup("parts", [space]))
-    random = numpy.random.default_rng(1)
-    parts = [random.integers(0, 256, 64, numpy.uint8)] + [
-        random.uniform(-1, 1, size // 4).astype(numpy.float32) for size in space_of().part_bytes]
-    with group.reserve(group.hash(DOCUMENT)[:1]) as lease:
-        lease.write(parts)
-        assert lease.commit() == 1
-    with group.acquire(group.hash(DOCUMENT)[:1]) as lease:
+    model = Model()
+    model.compute([5], 32)
+    keys = group.hash(DOCUMENT)[:1]
+    with terrace.PagedCache(device, space, model.layers, axes="BPTHD", rope=ROPE) as cache:
+        assert put(group, cache, keys, [5], 32) == 1
+    with group.acquire(keys) as lease:
         lease.wait_ready()
-        read = [numpy.zeros_like(part) for part in parts]
+        read = [numpy.zeros(64, numpy.uint8)] + [
+            numpy.zeros((2, TOKENS, HEADS, SIZE), numpy.float32) for _ in range(LAYERS)]
         lease.copy_into(read)
-        assert (read[0] == parts[0]).all()
-        for part in range(1, LAYERS + 1):
-            assert 0 < abs(read[part] - parts[part]).max() < 1 / 127
+        assert bytes(read[0][:8]) == b"TCHK\1\0\0\0" and read[0][8] == 32
+        for layer in range(LAYERS):
+            assert 0 < abs(read[layer + 1] - model.page(layer, 5)).max() < 3 / 127
+
+
+def test_a_chunk_is_not_written_by_hand(client, device):
+    space = space_of(salt="by hand").chunks()
+    group = client.open(terrace.SpaceGroup("by hand", [space]))
+    keys = group.hash(DOCUMENT)[:1]
+    block = [numpy.zeros(size, numpy.uint8) for size in space.part_bytes]
+    refused = (r"member 0 has layout 'chunk-nhd', whose blocks begin with a header .*: use "
+               r"PagedCache\.store\(lease, pages, kv_written=..., positions=...\)")
+    with group.reserve(keys) as lease:
+        for write in (lambda: lease.write(block), lambda: lease.write_part(0, 1, block[1]),
+                      lambda: lease.slot(0)):
+            with pytest.raises(terrace.Invalid, match=refused):
+                write()
+        assert lease.commit() == 0
+    model = Model()
+    model.compute([0], 16)
+    with terrace.PagedCache(device, space, model.layers, axes="BPTHD", rope=ROPE) as cache:
+        assert put(group, cache, keys, [0], 16) == 1, "nobody else has stored it"
+        get(group, cache, keys, [4], 16)
+    assert model.error([4], 16, plane=0) < 1e-5
 
 
 def test_blocks_that_stood_apart_are_loaded_together(client, device):
@@ -227,9 +249,11 @@ def test_a_block_without_its_header_is_named(client, device):
     keys = group.hash(DOCUMENT)[:2]
     with terrace.PagedCache(device, space, model.layers, axes="BPTHD", rope=ROPE) as cache:
         assert put(group, cache, keys[:1], [0], 0) == 1
-        with group.reserve(keys) as lease:
-            lease.write([numpy.zeros(size, numpy.uint8) for size in space.part_bytes], first_key=1,
-                        key_count=1)
+        block = numpy.zeros(space.block_bytes, numpy.uint8)
+        with group.reserve(keys) as lease:  # as a program in C may
+            assert terrace._native.lib.terrace_write_lease_write_blocks(
+                lease.native, 0, 1, 1,
+                buffers.pointers_to_parts(block, space.part_bytes, 1, False)) == 0
             assert lease.commit() == 1
         with pytest.raises(terrace.Corrupt, match="block 1: its first part is no header"):
             get(group, cache, keys, [4, 5], 0)
@@ -270,7 +294,8 @@ def test_chunks_are_read_in_the_devices_memory(hbm_daemon, device):
     (dataclasses.replace(ROPE, scaling="longrope"), "rope scaling 'longrope'"),
     (dataclasses.replace(ROPE, is_per_layer=True), "layers that differ in their rope"),
     (dataclasses.replace(ROPE, is_multidimensional=True), "mrope"),
-    (dataclasses.replace(ROPE, pairing="alibi"), "positions of kind 'alibi'"),
+    (dataclasses.replace(ROPE, pairing="alibi"), "pairing is 'alibi': it is 'neox' .* and 'gptj'"),
+    (terrace.Rope(pairing="x"), "pairing is 'x': it is 'neox' .* and 'gptj'"),
     (dataclasses.replace(ROPE, offset=2), "rot_dim 16 at rot_offset 2 is no window"),
     (terrace.Rope([1.0] * 1000), "rot_dim 2000"),
     (terrace.Rope([float("nan")] * 8), "angles per token are finite"),

@@ -388,7 +388,7 @@ def test_weights_that_are_exchanged_share_nothing_with_those_before(daemon, tmp_
 def test_what_fails_is_a_miss(daemon, monkeypatch):
     engine = make(daemon)
     engine.serve([1, 2])
-    for name in ("lock", "load", "store"):
+    for name in ("lock", "begin_load", "store"):
         monkeypatch.setattr(verbs.Daemon, name, lambda *_: 1 / 0)
     assert engine.serve([1, 2]) == 0 and engine.counts["store_failed"] == 1
     engine.close()
@@ -451,9 +451,8 @@ def test_what_waits_when_it_closes_and_what_comes_later_is_a_miss(daemon, monkey
         calls.append(1)
         begun.set()
         assert go_on.wait(LONG_S)
-        return set()
 
-    monkeypatch.setattr(verbs.Daemon, "load", slow)
+    monkeypatch.setattr(verbs.Daemon, "begin_load", slow)
     adapter = engine.adapter
     running, *waiting = [adapter.submit_load_task(row, objects_) for _ in range(3)]
     assert begun.wait(LONG_S)
@@ -620,7 +619,7 @@ def test_what_is_locked_is_loaded_under_its_lease(daemon, monkeypatch):
 
 
 def test_of_what_does_not_come_in_time_the_head_is_loaded(daemon, monkeypatch):
-    engine = make(daemon)
+    engine = make(daemon, load_timeout_ms=200)
     engine.serve([1, 2, 3])
     (row,) = engine.rows([1, 2, 3])
     engine.lookup([row])

@@ -4,6 +4,7 @@ import dataclasses
 import gc
 import signal
 import time
+import weakref
 
 import numpy
 import pytest
@@ -145,6 +146,20 @@ def test_opaque_pages_that_do_not_fit_are_refused(device, layout, size, sentence
     with pytest.raises(terrace.TerraceError) as refused:
         terrace.PagedCache.opaque(device, space, pages)
     assert sentence in str(refused.value)
+
+
+def test_tensors_of_opaque_pages_stay_as_long_as_they_are_described(device):
+    torch = pytest.importorskip("torch")
+    tensor = torch.zeros((PAGES, 64), dtype=torch.int8)
+    is_there = weakref.ref(tensor)
+    space = dataclasses.replace(SPACE, layout="mine", layers=1, part_bytes=(64,))
+    cache = terrace.PagedCache.opaque(device, space, Pages({"0": tensor}, "0", PAGES))
+    del tensor
+    gc.collect()
+    assert is_there() is not None, "a copy may be under way"
+    del cache
+    gc.collect()
+    assert is_there() is None
 
 
 def test_torch_and_dlpack_tensors_are_taken_as_they_lie(client, device):

@@ -116,7 +116,7 @@ def test_a_worker_that_closes_waits_for_no_block(worker):
     slow = [Coming() for _ in range(5)]
     for number, lease in enumerate(slow):
         begin(f"slow{number}", lease)
-    until(lambda: len(half._waiting._loads) == 5)
+    until(lambda: len(half._waiting._awaited) == 5)
     began = time.monotonic()
     half.close()
     assert time.monotonic() - began < LONG_S / 2, "they had that long to come"

@@ -6,7 +6,7 @@ import pytest
 
 from vllm_driver import (PROMPT, expect_nothing_held, make_engine, run_prompt, terrace,
                          wait_for_segments)
-from terrace.threads import started_pool
+from terrace.threads import Pool
 
 
 class Limit:
@@ -29,7 +29,7 @@ class Limit:
 
 
 def test_a_pool_has_all_its_threads_or_none(monkeypatch):
-    pool = started_pool(3, "here")
+    pool = Pool(3, "here")
     Limit(monkeypatch, "")
     meeting = threading.Barrier(3)
     works = [pool.submit(meeting.wait) for _ in range(3)]
@@ -38,7 +38,7 @@ def test_a_pool_has_all_its_threads_or_none(monkeypatch):
     monkeypatch.undo()
     limit = Limit(monkeypatch, "there", 2)
     with pytest.raises(RuntimeError):
-        started_pool(3, "there")
+        Pool(3, "there")
     assert limit.refused == 1
     for thread in threading.enumerate():
         if thread.name.startswith("there"):

@@ -3,10 +3,13 @@ import dataclasses
 import os
 import pathlib
 import random
+import signal
 import sys
 import threading
+import time
 import types
 
+import numpy
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "stubs"))
@@ -22,7 +25,8 @@ from terrace import parameters  # noqa: E402  pylint: disable=wrong-import-posit
 from terrace.vllm import tier_chunks  # noqa: E402  pylint: disable=wrong-import-position
 import vllm_tiering  # noqa: E402  pylint: disable=wrong-import-position
 from conftest import (  # noqa: E402  pylint: disable=wrong-import-position
-    LONG_S, connect, kept_out, let_nobody_store)
+    LONG_S, SlowTier, connect, kept_out, let_nobody_store, until)
+from vllm.v1.kv_offload.base import ReqContext  # noqa: E402  pylint: disable=C0413
 from vllm.v1.kv_offload.tiering.base import TransferJob  # noqa: E402  pylint: disable=C0413
 
 ROW_BYTES = 8192
@@ -154,10 +158,9 @@ def test_what_is_lost_after_a_promise_is_computed(daemon, monkeypatch):
     first.add([1, 2, 3, 4])
     first.run()
     close(first)
-    load = tier_chunks.Chunks.load
-    monkeypatch.setattr(tier_chunks.Chunks, "load",
-                        lambda self, run, addresses: load(self, run._replace(
-                            hashes=run.hashes[:2]), addresses[:2]))
+    acquire = tier_chunks.Chunks.acquire
+    monkeypatch.setattr(tier_chunks.Chunks, "acquire", lambda self, run, deadline: acquire(
+        self, run._replace(hashes=run.hashes[:2]), deadline))
     driver = make_driver(daemon)
     driver.add([1, 2, 3, 4])
     driver.run()
@@ -344,3 +347,121 @@ def test_what_was_computed_before_the_weights_were_exchanged_is_not_stored_behin
     assert manager.tier.counters["stored_jobs"] > 0, "what today's weights compute is stored"
     for driver in (one, peer):
         close(driver)
+
+
+class Loads:
+    """Prompts of two chunks each, all of them stored, and another instance that loads them."""
+
+    def __init__(self, daemon, prompt_count, **config):
+        first = make_driver(daemon, rows=4 * prompt_count)
+        self.chains = [_chain([number, 1]) for number in range(prompt_count)]
+        for number in range(prompt_count):
+            first.add([number, 1])
+        first.run()
+        close(first)
+        self.driver = make_driver(daemon, rows=256, **config)
+        self.tier = self.driver.manager.tier
+        self.jobs, self.results = {}, {}
+
+    def begin(self, chain):
+        number = len(self.jobs)
+        rows = [2 * number, 2 * number + 1]
+        self.jobs[number] = (chain, rows)
+        self.tier.submit_load(TransferJob(number, tuple(chain), numpy.array(rows), True,
+                                          ReqContext(req_id=f"r{number}")))
+        return number
+
+    def look(self):
+        for result in self.tier.get_finished_jobs():
+            assert result.job_id not in self.results
+            self.results[result.job_id] = result
+        return self.results
+
+    def end(self, number):
+        """How many chunks it brought, with the right bytes."""
+        until(lambda: number in self.look(), pause_s=0.001)
+        chain, rows = self.jobs[number]
+        result = self.results[number]
+        good = chain if result.success else result.successful_keys or ()
+        for key, row in zip(chain, rows):
+            if key in good:
+                found = self.driver.memory[row]
+                assert (found == vllm_tiering.right_bytes(key, len(found))).all()
+        return len(good)
+
+
+def no_lease_is_held(daemon):
+    with connect(daemon) as client:
+        until(lambda: client.stats()["domain"]["lease_count"] == 0)
+
+
+def test_what_a_slow_tier_brings_holds_up_nothing_that_is_there(daemon, monkeypatch):
+    loads = Loads(daemon, 11)
+    *slow, there = loads.chains
+    tier = SlowTier(monkeypatch)
+    coming = [loads.begin(chain) for chain in slow]
+    until(lambda: len(tier.leases) == 10)
+    tier.is_slow = False
+    assert loads.end(loads.begin(there)) == 2
+    assert len(loads.results) == 1
+    tier.bring()
+    assert [loads.end(number) for number in coming] == [2] * 10
+    no_lease_is_held(daemon)
+    loads.driver.manager.shutdown()
+
+
+def test_at_its_deadline_each_load_brings_what_has_come(daemon, monkeypatch):
+    loads = Loads(daemon, 1, load_timeout_ms=200)
+    tier = SlowTier(monkeypatch)
+    tier.head = 1
+    began = time.monotonic()
+    late = [loads.begin(loads.chains[0]) for _ in range(100)]
+    loads.tier.drain_jobs()
+    assert len(loads.look()) == 100, "it waits for those that wait aside, too"
+    assert [loads.end(number) for number in late] == [1] * 100
+    assert time.monotonic() - began < 5, "two threads would wait that long one after another"
+    no_lease_is_held(daemon)
+    loads.driver.manager.shutdown()
+
+
+@pytest.mark.parametrize("is_under_way", [True, False])
+def test_beside_a_daemon_that_hangs_each_load_ends_by_its_deadline(daemon, monkeypatch,
+                                                                   is_under_way):
+    loads = Loads(daemon, 1, load_timeout_ms=300)
+    tier = SlowTier(monkeypatch)
+    began = time.monotonic()
+    if not is_under_way:
+        daemon.process.send_signal(signal.SIGSTOP)
+    late = [loads.begin(loads.chains[0]) for _ in range(100)]
+    if is_under_way:
+        until(lambda: len(tier.leases) == 100)
+        daemon.process.send_signal(signal.SIGSTOP)
+    assert [loads.end(number) for number in late] == [0] * 100
+    assert time.monotonic() - began < 5, "one answer of the daemon's may take longer"
+    daemon.process.send_signal(signal.SIGCONT)
+    loads.driver.manager.shutdown()
+    no_lease_is_held(daemon)
+
+
+def test_a_tier_that_shuts_down_waits_for_no_chunk(daemon, monkeypatch):
+    loads = Loads(daemon, 5)
+    tier = SlowTier(monkeypatch)
+    tier.head = 1
+    slow = [loads.begin(chain) for chain in loads.chains]
+    until(lambda: len(loads.tier._waiting._awaited) == 5)
+    began = time.monotonic()
+    loads.driver.manager.shutdown()
+    assert time.monotonic() - began < LONG_S / 2, "they had that long to come"
+    assert [loads.end(number) for number in slow] == [1] * 5
+    no_lease_is_held(daemon)
+
+
+def test_a_load_whose_lease_is_lost_ends_at_once(daemon, monkeypatch):
+    loads = Loads(daemon, 2)
+    SlowTier(monkeypatch)
+    slow = [loads.begin(chain) for chain in loads.chains]
+    until(lambda: len(loads.tier._waiting._awaited) == 2)
+    daemon.kill()
+    assert [loads.end(number) for number in slow] == [0, 0]
+    assert loads.tier.refusal is None
+    loads.driver.manager.shutdown()

@@ -6,18 +6,21 @@ number of event loops.
 """
 import asyncio
 import ctypes
+import time
 from typing import Any, Optional, Tuple
 
 from . import _native
 from .answers import Answer
 from .calls import Hints, Keys, microseconds, native_of, request_of
 from .client import NO_ANSWER, Client
-from .errors import Gone
+from .errors import Busy, Gone
 from .group import Group
 from .leases import ReadLease, WriteLease
+from .waiting import left_s
 
 lib = _native.lib
 _BUSY = 4  # a status
+_LOOK_S = 0.05
 
 
 class Requests:
@@ -158,5 +161,21 @@ class Requests:
 
     async def wait_ready(self, lease: ReadLease, block_count: Optional[int] = None,
                          timeout_s: Optional[float] = None) -> None:
-        """As ReadLease.wait_ready, in the loop's executor."""
-        await self._loop.run_in_executor(None, lease.wait_ready, block_count, timeout_s)
+        """As ReadLease.wait_ready, in the loop's executor: a moment at a time, so that of many each
+        has its turns, and one that is cancelled holds up neither the loop's end nor the process's.
+        """
+        wait_s = self.client.default_timeout_s if timeout_s is None else timeout_s
+        microseconds(wait_s)  # Invalid for one that is none
+        until = time.monotonic() + wait_s
+        while True:
+            look = self._loop.run_in_executor(None, lease.wait_ready, block_count,
+                                              min(_LOOK_S, left_s(until)))
+            try:
+                return await asyncio.shield(look)
+            except Busy:
+                if left_s(until) == 0:
+                    raise lease.late(block_count, wait_s) from None
+            except asyncio.CancelledError:
+                await asyncio.wait([look])  # until then the lease is that thread's
+                look.exception()  # or the loop tells that nobody has asked for it
+                raise

@@ -5,7 +5,8 @@ member's Space says (Space.part_bytes; engine_part_bytes where they are encoded)
 are counted from the lease's first, members from the SpaceGroup's, parts from the first layer's.
 Gone once the daemon has revoked the lease, or went away.
 
-THREADING: one lease is one thread's at a time; its views may be dropped by any.
+THREADING: one lease is one thread's at a time, but that several may wait for blocks of a ReadLease,
+and copy them, while nobody ends it; views may be dropped by any.
 """
 import ctypes
 import threading
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Tuple, Ty
 from . import _native, buffers
 from .calls import (END_REASONS, SPAN_STATES, TIERS, Hints, ReservedKey, Span, Token,
                     microseconds, request_of)
-from .errors import Gone, Invalid, Unsupported, from_status, number
+from .errors import Gone, Invalid, TerraceError, Unsupported, from_status, number
 from .space import Space
 
 if TYPE_CHECKING:
@@ -200,9 +201,15 @@ class ReadLease(_Lease):
         status = lib.terrace_wait_ready(client.handle, self.native, number("block_count", count),
                                         microseconds(timeout_s))
         if status == _BUSY:
-            raise from_status(status, doing, f"{self.ready_count} have come within {timeout_s} s; "
-                              "the others may still come")
+            raise self.late(count, timeout_s)
         self._check(status, doing)
+
+    def late(self, block_count: Optional[int], timeout_s: float) -> TerraceError:
+        """What wait_ready raises at its deadline."""
+        count = self.block_count if block_count is None else block_count
+        return from_status(_BUSY, f"waiting for {count} blocks",
+                           f"{self.ready_count} have come within {timeout_s} s; the others may "
+                           "still come")
 
     def is_in_device(self, block: int) -> bool:
         """Whether it was answered in the memory of the client's device (ACQUIRE_DEVICE)."""
@@ -368,16 +375,27 @@ class WriteLease(_Lease):
         native = lib.terrace_write_lease_token(self.native)
         return Token(native.high, native.low)
 
+    def _must_take_bytes(self, doing: str, member: int) -> Space:
+        """The member's Space. Invalid for chunks: they would have no header."""
+        space = self._member(member)
+        if space.is_of_chunks:
+            raise Invalid(
+                f"{doing}: member {member} has layout {space.layout!r}, whose blocks begin with a "
+                "header of where they stood, and only copies of pages write it: use "
+                "PagedCache.store(lease, pages, kv_written=..., positions=...)")
+        return space
+
     def write(self, data: Any, *, first_key: int = 0, key_count: Optional[int] = None,
               member: int = 0) -> None:
         """Writes blocks: one buffer a part or one a block in a list, or one buffer for all. Keys
         that are not ours are passed over. Exists as write_part's. Unsupported if the Space's codec
-        refused a part (a NaN): its block is not written, the others are."""
+        refused a part (a NaN): its block is not written, the others are. Invalid, as write_part and
+        slot, for a Space of chunks: PagedCache.store writes their headers."""
         self._must_live("writing blocks")
+        space = self._must_take_bytes("writing blocks", member)
         first_key = number("first_key", first_key)
         count = number("key_count", len(self) - first_key if key_count is None else key_count)
-        pointers = buffers.pointers_to_parts(data, self._member(member).engine_part_bytes, count,
-                                             False)
+        pointers = buffers.pointers_to_parts(data, space.engine_part_bytes, count, False)
         doing = f"writing {count} blocks"
         self._must_have(doing, "keys", first_key, count, len(self))
         self._check(
@@ -388,8 +406,8 @@ class WriteLease(_Lease):
     def write_part(self, key: int, part: int, data: Any, member: int = 0) -> None:
         """Writes one part; whoever follows the block may read it after the next commit. Exists: a
         commit was given it, also one that ended with Busy, and its bytes stay."""
-        self._member(member)
         doing = f"writing part {part} of key {key}"
+        self._must_take_bytes(doing, member)
         address, byte_count = _place_of(data, False, doing)
         self._must_live(doing)
         self._check(
@@ -402,7 +420,7 @@ class WriteLease(_Lease):
         lease has ended, Invalid for a key that it has not. A part that a commit was given is not to
         be written any more: readers have these bytes."""
         slot_bytes = ctypes.c_uint64()
-        self._member(member)
+        self._must_take_bytes("a slot", member)
         self._must_be_held()
         self._must_have("a slot", "keys", number("key", key), 1, len(self))
         address = lib.terrace_write_lease_slot(self.native, number("key", key),

@@ -36,6 +36,7 @@ lib = _native.lib
 PAGE_NONE = (1 << 64) - 1
 PAGES_PER_CALL_MAX = 4096
 _OPAQUE = 1
+_PAIRINGS = ("neox", "gptj")
 _DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 
 
@@ -94,6 +95,11 @@ class Rope:
         for name in ("pairing", "scaling"):
             if not isinstance(getattr(self, name), (str, type(None))):
                 raise Invalid(f"{name} is {getattr(self, name)!r}: pass its name")
+        if (self.pairing or "neox") not in _PAIRINGS:
+            raise Unsupported(
+                f"pairing is {self.pairing!r}: it is 'neox' where elements (i, i + n) turn "
+                "together, and 'gptj' where (2i, 2i + 1) do; keys of another kind of positions "
+                "cannot be moved, so use prefixes for such a model")
         frequencies = (ctypes.c_double * max(len(found), 1))(*found)
         return _native.Rope(
             rot_dim=2 * len(found), rot_offset=number("offset", self.offset),

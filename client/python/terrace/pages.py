@@ -54,6 +54,7 @@ class Pages:
 
     def __init__(self, tensors: Dict[str, Any], layer_names: Sequence[str], block_count: int):
         self.block_count = block_count
+        self._tensors = [tensors[name] for name in layer_names]  # stay while they are copied
         self.runs: List[Run] = []
         seen = set()
         for name in layer_names:

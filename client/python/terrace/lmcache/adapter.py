@@ -1,13 +1,12 @@
 """The adapter that LMCache calls; the package's page says what it does."""
 import collections
-import concurrent.futures
 import functools
 import itertools
 import logging
 import os
 import threading
 import weakref
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
 import numpy
 
@@ -25,11 +24,15 @@ from .. import parameters
 from ..client import Client
 from ..epochs import Weights
 from ..errors import Invalid, TerraceError, Unavailable, Unsupported
+from ..leases import ReadLease
 from ..parameters import Parameter
 from ..presence import Presence
 from ..request_hints import PREFIX, HintReader
 from ..shelf import Shelf
+from ..threads import Pool
+from ..waiting import Awaited, WaitingRoom
 from .daemon import Daemon
+from .loads import Loading
 from .objects import (Kind, Layout, Places, Row, address_of_object, layout_of, layout_of_object)
 
 logger = logging.getLogger("lmcache.terrace")
@@ -47,36 +50,60 @@ _THREADS, _THREADS_MAX = 2, 64
 _LOOKED_UP_MAX = 1 << 18  # digests that are remembered behind a change of the weights
 
 
+class _Later(NamedTuple):
+    """What a task answers whose blocks are on their way. then: what is left of it to do."""
+    blocks: List[Tuple[ReadLease, int]]
+    deadline: float
+    then: Callable[[], Any]
+
+
 class _Tasks:
     """Of one kind: threads, results that have not been fetched, and the event that tells of them.
     """
 
-    def __init__(self, kind: str, thread_count: int):
+    def __init__(self, kind: str):
         self.event = create_event_notifier()
-        self._threads = concurrent.futures.ThreadPoolExecutor(thread_count, f"terrace-{kind}")
+        self._kind = kind
+        self._threads: Optional[Pool] = None
+        self._room: Optional[WaitingRoom] = None
         self._numbers = itertools.count(1)
         self._guard = threading.Lock()
         self._results: Dict[int, Any] = {}
         self._waiting: Dict[int, Any] = {}  # what has not begun, with what it ends with otherwise
         self._is_closed = False
-        self._parents_event: Any = None
+        self._parents: Any = None
+
+    def start(self, thread_count: int, room: WaitingRoom) -> None:
+        """Nothing begins before. RuntimeError where no threads can be had. room: closed before
+        this is."""
+        self._threads, self._room = Pool(thread_count, f"terrace-{self._kind}"), room
 
     def submit(self, work: Callable[[], Any], otherwise: Any) -> int:
-        """Every task has one result, `otherwise` if the work fails or never begins."""
+        """Every task has one result, `otherwise` if the work fails or never begins. It may answer a
+        _Later instead of a result."""
         number = next(self._numbers)
         self._waiting[number] = otherwise
-        try:
-            self._threads.submit(self._run, number, work)
-        except RuntimeError:  # closed, or no thread can be had
+        if not self._give(self._run, number, work):
             self._drop(number)
         return number
 
     def do(self, work: Callable[[], Any]) -> None:
         """Work that has no result."""
+        self._give(self._do, work)
+
+    def _give(self, work: Callable[..., None], *arguments: Any) -> bool:
+        """False: closed, or there are no threads."""
         try:
-            self._threads.submit(work)
+            if self._threads is None:
+                return False
+            self._threads.submit(work, *arguments)
         except RuntimeError:
-            pass
+            return False
+        return True
+
+    def _do(self, work: Callable[[], Any]) -> None:
+        if self._threads is not None and not self._threads.is_closed:
+            work()
 
     def _drop(self, number: int) -> None:
         """It never begins: whoever takes it out of what waits ends it."""
@@ -85,11 +112,21 @@ class _Tasks:
             self._finish(number, otherwise)
 
     def _run(self, number: int, work: Callable[[], Any]) -> None:
+        if self._threads is not None and self._threads.is_closed:
+            self._drop(number)
         otherwise = self._waiting.pop(number, None)
-        if otherwise is None:
-            return  # its memory is somebody else's by now
+        if otherwise is not None:  # else its memory is somebody else's by now
+            self._go_on(number, work, otherwise)
+
+    def _go_on(self, number: int, work: Callable[[], Any], otherwise: Any) -> None:
         try:
             result = work()
+            if isinstance(result, _Later):
+                assert self._room is not None
+                if self._room.enter(Awaited(result.blocks, result.deadline, functools.partial(
+                        self._give, self._go_on, number, result.then, otherwise))):
+                    return
+                result = result.then()
         except Exception:  # pylint: disable=broad-except
             logger.exception("terrace: a task failed")
             result = otherwise
@@ -114,10 +151,12 @@ class _Tasks:
 
     def close(self) -> None:
         """Waits for the running task: each has its deadline. What has not begun ends at once."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
         for number in list(self._waiting):
             self._drop(number)
-        self._threads.shutdown(wait=True)
+        if self._threads is not None:
+            self._threads.join()
         with self._guard:
             if not self._is_closed:
                 self._is_closed = True
@@ -127,11 +166,11 @@ class _Tasks:
         """In a forked child there are no threads, and what they held is held for ever: nothing
         begins. The event is the child's own, under the same number."""
         self._guard, self._results = threading.Lock(), {}
-        self._threads = concurrent.futures.ThreadPoolExecutor(1)
-        self._threads.shutdown()
+        self._parents = self._threads, self._room, self.event
+        self._threads = self._room = None
         if not self._is_closed:
-            self._parents_event, self.event = self.event, create_event_notifier()
-            os.dup2(self.event.fileno(), self._parents_event.fileno(), inheritable=False)
+            self.event = create_event_notifier()
+            os.dup2(self.event.fileno(), self._parents[-1].fileno(), inheritable=False)
         for number in list(self._waiting):
             self._drop(number)
 
@@ -149,7 +188,8 @@ class TerraceL2Adapter(L2AdapterInterface):
                            _THREADS_MAX, _THREADS)
             threads = _THREADS
         self._lookups, self._loads, self._stores = (
-            _Tasks("lookup", 1), _Tasks("load", threads), _Tasks("store", threads))
+            _Tasks("lookup"), _Tasks("load"), _Tasks("store"))
+        self._room: Optional[WaitingRoom] = None
         self.counters = {"objects_found": 0, "objects_missed": 0, "objects_loaded": 0,
                          "objects_lost": 0, "objects_stored": 0, "objects_dropped": 0}
         self._counting = threading.Lock()
@@ -162,21 +202,25 @@ class TerraceL2Adapter(L2AdapterInterface):
         self._daemon: Optional[Daemon] = None
         self._presence: Optional[Presence] = None
         self._parents_daemon: Optional[Daemon] = None
+        self._parents_room: Optional[WaitingRoom] = None
         self._refused: Dict[str, None] = {}
         _adapters.add(self)
         try:
-            self._begin(config)
+            self._begin(config, threads)
         except Exception as error:  # pylint: disable=broad-except
             self._refuse(str(error) if isinstance(error, ValueError)
                          else f"{type(error).__name__}: {error}")
 
-    def _begin(self, config: Dict[str, Any]) -> None:
+    def _begin(self, config: Dict[str, Any], threads: int) -> None:
         said = parameters.read(config, _PARAMETERS, where="adapter_params", logger=logger,
                                prefix=PREFIX)
         for name in ("socket", "revision"):
             if not said.get(name):
                 self._refuse(f"adapter_params has no {name!r}")
                 return
+        self._room = WaitingRoom()
+        for tasks, count in (self._lookups, 1), (self._loads, threads), (self._stores, threads):
+            tasks.start(count, self._room)
         timeout_s = said.get("timeout_s", 0.05)
         client = Client(said["socket"], name="lmcache", default_timeout_s=timeout_s)
         self._daemon = Daemon(
@@ -332,24 +376,39 @@ class TerraceL2Adapter(L2AdapterInterface):
     # ---- loads ----
 
     def submit_load_task(self, keys: List[Any], objects: List[Any]) -> int:
+        daemon = self._ready()
+        loading = None if daemon is None else daemon.loading()
         return self._loads.submit(
-            functools.partial(self._load, self._ready(), list(keys), list(objects),
+            functools.partial(self._begin_load, daemon, loading, list(keys), list(objects),
                               self._weights.mask), Bitmap(len(keys)))
 
     def query_load_result(self, task_id: int) -> Any:
         return self._loads.take(task_id)
 
-    def _load(self, daemon: Optional[Daemon], keys: List[Any], objects: List[Any], mask: bytes
-              ) -> Any:
-        bitmap, loaded = Bitmap(len(keys)), []
-        for row, layout, addresses in self._runs(daemon, keys, objects, mask, is_written=True):
-            assert daemon is not None
-            daemon.see(row.kind, layout)
-            loaded += sorted(daemon.load(row, layout, addresses))
+    def _begin_load(self, daemon: Optional[Daemon], loading: Optional[Loading], keys: List[Any],
+                    objects: List[Any], mask: bytes) -> Any:
+        if daemon is None or loading is None:
+            return self._loaded(keys, set())
+        try:
+            for row, layout, addresses in self._runs(daemon, keys, objects, mask, is_written=True):
+                daemon.see(row.kind, layout)
+                daemon.begin_load(loading, row, layout, addresses)
+        except BaseException:
+            loading.leave()
+            raise
+        return _Later(loading.blocks, loading.deadline,
+                      functools.partial(self._end_load, keys, loading))
+
+    def _end_load(self, keys: List[Any], loading: Loading) -> Any:
+        return self._loaded(keys, loading.finish())
+
+    def _loaded(self, keys: List[Any], loaded: Set[int]) -> Any:
+        """What a load answers."""
+        bitmap = Bitmap(len(keys))
         for index in loaded:
             bitmap.set(index)
         if loaded:
-            self._notify_keys_accessed([keys[i] for i in loaded])
+            self._notify_keys_accessed([keys[i] for i in sorted(loaded)])
         self._count(objects_loaded=len(loaded), objects_lost=len(keys) - len(loaded))
         return bitmap
 
@@ -376,6 +435,8 @@ class TerraceL2Adapter(L2AdapterInterface):
                 **self.counters}
 
     def close(self) -> None:
+        if self._room is not None:
+            self._room.close()
         for tasks in (self._lookups, self._loads, self._stores):
             tasks.close()
         daemon, self._daemon = self._daemon, None
@@ -388,6 +449,7 @@ class TerraceL2Adapter(L2AdapterInterface):
         not touched."""
         self.refusal = "this process was forked from the one that has the adapter"
         self._parents_daemon, self._daemon = self._daemon, None
+        self._parents_room, self._room = self._room, None
         for tasks in (self._lookups, self._loads, self._stores):
             tasks.leave_parent()
 

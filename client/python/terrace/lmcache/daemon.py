@@ -6,14 +6,15 @@ import threading
 import time
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
-import numpy
-
 from ..buffers import Addresses
-from ..errors import Invalid, NoSpace, Unavailable, Unsupported
+from ..errors import Invalid, NoSpace, Unsupported
 from ..group import KEYS_FLAT, Group
 from ..requests import STORE_TIMEOUT_S
 from ..shelf import Shelf
 from ..space import Space
+from ..threads import LentMemory
+from ..waiting import left_s
+from .loads import Loading
 from .locks import Held, Locks
 from .objects import Kind, Layout, Row
 
@@ -45,6 +46,7 @@ class Daemon:
         self._seen: Dict[Kind, Dict[Layout, None]] = {}  # the last one last
         self._seeing = threading.Lock()
         self._next_sweep = time.monotonic() + _SWEEP_S
+        self._memory = LentMemory("LMCache's memory")
         self.locks = Locks()
 
     # ---- layouts ----
@@ -76,12 +78,13 @@ class Daemon:
     def _is_refused(self, kind: Kind, layout: Layout) -> bool:
         return time.monotonic() < self._refused.get((kind, layout), 0.0)
 
-    def _group(self, kind: Kind, layout: Layout) -> Optional[Group]:
+    def _group(self, kind: Kind, layout: Layout, timeout_s: Optional[float] = None
+               ) -> Optional[Group]:
         """None, and a word in the log once, where the daemon does not take such objects."""
         if self._is_refused(kind, layout):
             return None
         try:
-            return self.shelf.group(self.space(kind, layout))
+            return self.shelf.group(self.space(kind, layout), timeout_s)
         except (Invalid, Unsupported) as error:
             is_told = (kind, layout) in self._refused
             self._refused[kind, layout] = time.monotonic() + _REFUSED_S
@@ -142,30 +145,24 @@ class Daemon:
 
     # ---- loads ----
 
-    def load(self, row: Row, layout: Layout, addresses: Any) -> Set[int]:
-        """Copies objects to these addresses, one each; indexes of those whose bytes are right."""
-        loaded: Set[int] = set()
-        deadline = time.monotonic() + self._load_timeout_s
+    def loading(self) -> Loading:
+        """A load that begins now: waiting for a thread counts."""
+        return Loading(self._memory, time.monotonic() + self._load_timeout_s)
+
+    def begin_load(self, loading: Loading, row: Row, layout: Layout, addresses: Any) -> None:
+        """Adds objects to a load, one an address: under their locks, or else under new leases."""
         others: List[int] = []
-        runs = self._held_runs(row, layout)
-        try:
-            for held, blocks, numbers in runs:
-                if held is None:
-                    others += numbers
-                    continue
-                count = self.shelf.guarded(functools.partial(
-                    _copy_held, held, blocks, addresses[numbers], deadline), 0)
-                loaded.update(row.indexes[i] for i in numbers[:count])
-        finally:
-            for held, _, numbers in runs:
-                if held is not None:
-                    self.locks.leave(held, len(numbers))
+        for held, blocks, numbers in self._held_runs(row, layout):
+            if held is None:
+                others += numbers
+            else:
+                loading.add(held.lease, blocks[0], [row.indexes[i] for i in numbers],
+                            addresses[numbers],
+                            functools.partial(self.locks.leave, held, len(numbers)))
         for first, last in _runs(others):
-            part = row.part(first, last)
-            count = self.shelf.guarded(functools.partial(
-                self._copy_new, part, layout, addresses[first:last], deadline), 0)
-            loaded.update(part.indexes[:count])
-        return loaded
+            self.shelf.guarded(functools.partial(
+                self._acquire_in, loading, row.part(first, last), layout, addresses[first:last]),
+                None)
 
     def _held_runs(self, row: Row, layout: Layout
                    ) -> List[Tuple[Optional[Held], List[int], List[int]]]:
@@ -181,13 +178,16 @@ class Daemon:
             runs[-1][2].append(number)
         return runs
 
-    def _copy_new(self, row: Row, layout: Layout, addresses: Any, deadline: float) -> int:
-        group = self._group(row.kind, layout)
+    def _acquire_in(self, loading: Loading, row: Row, layout: Layout, addresses: Any) -> None:
+        deadline = loading.deadline
+        if left_s(deadline) == 0:
+            return
+        group = self._group(row.kind, layout, min(self._timeout_s, left_s(deadline)))
         if group is None:
-            return 0
-        with group.acquire(row.keys(group), self._timeout_s, load_timeout_s=self._load_timeout_s,
-                           **self._place(group, row)) as lease:
-            return _copy(lease, 0, lease.block_count, addresses, deadline)
+            return
+        lease = group.acquire(row.keys(group), min(self._timeout_s, left_s(deadline)),
+                              load_timeout_s=left_s(deadline), **self._place(group, row))
+        loading.add(lease, 0, row.indexes[:lease.block_count], addresses, lease.release)
 
     # ---- stores ----
 
@@ -234,7 +234,8 @@ class Daemon:
                 others = {i for i, answer in zip(row.indexes, answers)
                           if answer in ("exists", "busy")}
                 if ours:
-                    lease.write(Addresses(addresses))
+                    with self._memory.used():
+                        lease.write(Addresses(addresses))
                     if lease.commit(self._store_timeout_s) < len(ours):
                         ours = set()
                 return ours | others, ours, is_passed_by
@@ -268,20 +269,3 @@ def _runs(numbers: Sequence[int]) -> List[Tuple[int, int]]:
         else:
             runs.append((number, number + 1))
     return runs
-
-
-def _copy_held(held: Held, blocks: List[int], addresses: Any, deadline: float) -> int:
-    with held.reading:
-        return _copy(held.lease, blocks[0], len(blocks), addresses, deadline)
-
-
-def _copy(lease: Any, first: int, count: int, addresses: Any, deadline: float) -> int:
-    """How many of these blocks were copied: those that came in time."""
-    try:
-        lease.wait_ready(first + count, max(0.0, deadline - time.monotonic()))
-    except Unavailable:
-        count = min(count, max(0, lease.ready_count - first))
-    if count > 0:
-        lease.copy_into(Addresses(numpy.ascontiguousarray(addresses[:count])), first_block=first,
-                        block_count=count)
-    return count

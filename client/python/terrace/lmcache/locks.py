@@ -10,7 +10,7 @@ _LOCK_S_MAX = 300.0
 
 class Held:
     """A read lease, and how many of its blocks are locked. bytes_of: what the bytes are, beside the
-    digest; `reading`: one thread reads at a time."""
+    digest. user_count: blocks that loads wait for or copy."""
 
     def __init__(self, lease: Any, bytes_of: Any, count: int):
         self.lease = lease
@@ -18,7 +18,6 @@ class Held:
         self.locked_count = count
         self.user_count = 0
         self.until = time.monotonic() + _LOCK_S_MAX
-        self.reading = threading.Lock()
 
     @property
     def is_over(self) -> bool:

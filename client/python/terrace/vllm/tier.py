@@ -11,6 +11,7 @@ what is computed of them do between two starts: a tier is told nothing of the mo
 weights_version_file, whose text names the weights that are loaded, where
 they are exchanged while vLLM runs, timeout_ms (50), load_timeout_ms (10000). Nothing here blocks or
 raises into vLLM: what the daemon does not answer is a miss, a store it does not take is forgotten.
+Loads whose chunks are still on their way wait aside.
 
 A chunk is a row of vLLM's CPU tier: all layers of all ranks of one KV cache group. Each group has
 its own Space; vLLM itself puts leading runs and trailing windows together.
@@ -18,13 +19,15 @@ its own Space; vLLM itself puts leading runs and trailing windows together.
 THREADING: vLLM calls from one thread at a time, the scheduler's; questions, loads and stores run on
 others.
 """
-import concurrent.futures
 import dataclasses
+import functools
 import inspect
 import logging
 import os
 import queue
-from typing import Any, Callable, Collection, Dict, Iterable, List, Optional, Set
+import threading
+import time
+from typing import Any, Callable, Collection, Dict, Iterable, List, NamedTuple, Optional
 
 import numpy
 
@@ -36,10 +39,12 @@ from ..calls import Hints
 from ..client import Client
 from ..epochs import Weights
 from ..errors import TerraceError, Unavailable
+from ..leases import ReadLease
 from ..parameters import Parameter
 from ..presence import Presence
 from ..request_hints import NOTHING, HintReader, RequestHints, session_hash_of
-from ..threads import started_pool
+from ..threads import LentMemory, Pool
+from ..waiting import Awaited, WaitingRoom
 from .tier_chunks import GROUP_BYTES, Chunks, Run, runs_of, spaces_of
 from .tier_verdicts import Verdicts
 
@@ -55,6 +60,13 @@ _PARAMETERS = {
     "timeout_ms": Parameter("timeout_s", parameters.timeout, parameters.TIMEOUT),
     "load_timeout_ms": Parameter("load_timeout_s", parameters.seconds, parameters.MILLISECONDS),
 }
+
+
+class _Held(NamedTuple):
+    """Chunks of a load that are there or coming, and where they are wanted."""
+    run: Run
+    lease: ReadLease
+    addresses: Any
 
 
 class TerraceTier(SecondaryTierManager):
@@ -74,9 +86,12 @@ class TerraceTier(SecondaryTierManager):
         self._begun: Dict[str, int] = {}  # by request: the number of the epoch that first saw it
         self._hint_reader = HintReader(logger)
         self._chains: Dict[str, Dict[Any, bytes]] = {}  # by request: (group, position) to hash
-        self._jobs: "Set[concurrent.futures.Future[None]]" = set()
+        self._job_ended = threading.Condition()
+        self._job_count = 0  # submitted, and not ended
         self._touched: Dict[bytes, None] = {}
-        self._threads: Dict[str, concurrent.futures.ThreadPoolExecutor] = {}
+        self._waiting: Optional[WaitingRoom] = None
+        self._threads: Dict[str, Pool] = {}
+        self._load_timeout_s = 0.0
         self.counters = {"loaded_chunks": 0, "lost_chunks": 0, "stored_jobs": 0, "dropped_jobs": 0}
         self._weights = Weights(config.get("weights_version_file"), logger)
         self._chunks: Optional[Chunks] = None
@@ -100,14 +115,15 @@ class TerraceTier(SecondaryTierManager):
             self._refuse("vLLM's block hashes are seeded at random in this process, so nobody "
                          "shares them: set PYTHONHASHSEED to the same number everywhere")
             return
+        self._waiting = WaitingRoom()
         for kind, count in (("ask", 1), ("load", _READERS), ("store", 1)):
-            self._threads[kind] = started_pool(count, f"terrace-{kind}")
+            self._threads[kind] = Pool(count, f"terrace-{kind}")
         timeout_s = said.get("timeout_s", 0.05)
         spaces = spaces_of(spec.config, said["revision"], int(self._rows.strides[0]))
         self._chunk_tokens = {index: space.block_tokens for index, space in spaces.items()}
         client = Client(said["socket"], name="vllm-tier", default_timeout_s=timeout_s)
-        self._chunks = Chunks(client, spaces, timeout_s=timeout_s,
-                              load_timeout_s=said.get("load_timeout_s", 10.0))
+        self._load_timeout_s = said.get("load_timeout_s", 10.0)
+        self._chunks = Chunks(client, spaces, LentMemory("vLLM's CPU tier"), timeout_s=timeout_s)
         self._client = client
         self._presence = Presence(logger, said["socket"])
         try:
@@ -184,7 +200,7 @@ class TerraceTier(SecondaryTierManager):
     def _ask(self, keys: List[bytes], runs: List[Run]) -> None:
         found = [False] * len(keys)
         try:
-            for run in runs:
+            for run in () if self._is_closed else runs:
                 for index, is_there in zip(run.indexes, self._daemon.present(run)):
                     found[index] = is_there
         except Exception as error:  # pylint: disable=broad-except
@@ -194,7 +210,8 @@ class TerraceTier(SecondaryTierManager):
 
     def _touch(self, keys: List[bytes], mask: bytes) -> None:
         try:
-            for run in runs_of(keys, lambda key: None, self._chunk_tokens):
+            for run in () if self._is_closed else runs_of(keys, lambda key: None,
+                                                          self._chunk_tokens):
                 self._daemon.touch(run._replace(mask=mask))
         except TerraceError as error:
             self._refuse(str(error))
@@ -202,29 +219,31 @@ class TerraceTier(SecondaryTierManager):
     # ---- jobs ----
 
     def submit_load(self, job_metadata: Any) -> None:
-        self._submit("load", self._load, job_metadata)
+        deadline = time.monotonic() + self._load_timeout_s  # waiting for a thread counts
+        self._submit("load", functools.partial(self._begin_load, deadline), job_metadata)
 
     def submit_store(self, job_metadata: Any) -> None:
         """What a request of another epoch has computed is of other weights, whenever it comes: it
         is not stored."""
         began = self._begun.get(getattr(job_metadata.req_context, "req_id", ""), 0)
-        if began != self._weights.number:
-            self._finish(job_metadata, ())
-            return
-        self._submit("store", self._store, job_metadata)
+        self._submit("store", self._store, job_metadata, began == self._weights.number)
 
-    def _submit(self, kind: str, work: Callable[[Run, Any], Set[int]], job: Any) -> None:
-        if self.refusal is not None:
+    def _submit(self, kind: str, work: Callable[[Any, List[Run], Any], None], job: Any,
+                is_wanted: bool = True) -> None:
+        if self.refusal is not None or not is_wanted:
             self._finish(job, ())
             return
         hints = self._hints_of(job.req_context)
         rows = job.chunk_ids if hasattr(job, "chunk_ids") else job.block_ids
         addresses = (numpy.asarray(rows, numpy.uint64) * numpy.uint64(self._rows.strides[0])
                      + numpy.uint64(self._rows.ctypes.data))
-        future = self._threads[kind].submit(self._guarded, work, job,
-                                            [run._replace(hints=hints) for run in
-                                             self._runs(job.keys, job.req_context)], addresses)
-        self._jobs = {f for f in self._jobs if not f.done()} | {future}
+        runs = [run._replace(hints=hints) for run in self._runs(job.keys, job.req_context)]
+        with self._job_ended:
+            self._job_count += 1
+        try:
+            self._threads[kind].submit(work, job, runs, addresses)
+        except RuntimeError:  # the process ends
+            self._end_job(job, ())
 
     def _hints_of(self, req_context: Any) -> Optional[Hints]:
         """What the request says of its chunks; None: nothing. vLLM keeps it beside the request."""
@@ -239,26 +258,59 @@ class TerraceTier(SecondaryTierManager):
             return None
         return said.hints(session_hash=session_hash_of(None, said.session) if said.session else 0)
 
-    def _guarded(self, work: Callable[[Run, Any], Set[int]], job: Any, runs: List[Run],
-                 addresses: Any) -> None:
-        done: Set[int] = set()
+    @property
+    def _is_closed(self) -> bool:
+        """What has not begun does not begin any more."""
+        return self._waiting is None or self._waiting.is_closed
+
+    def _begin_load(self, deadline: float, job: Any, runs: List[Run], addresses: Any) -> None:
+        held: List[_Held] = []
         try:
-            for run in runs:
-                done |= work(run, numpy.ascontiguousarray(addresses[run.indexes]))
+            for run in () if self._is_closed else runs:
+                lease = self._daemon.acquire(run, deadline)
+                if lease is not None:
+                    held.append(_Held(run, lease, numpy.ascontiguousarray(addresses[run.indexes])))
+        except Exception as error:  # pylint: disable=broad-except
+            self._refuse(f"{type(error).__name__}: {error}")
+        assert self._waiting is not None
+        blocks = [(each.lease, each.lease.block_count) for each in held]
+        if not self._waiting.enter(Awaited(blocks, deadline, functools.partial(
+                self._threads["load"].submit, self._load, job, held))):
+            self._load(job, held)
+
+    def _load(self, job: Any, held: List[_Held]) -> None:
+        """What has come of it."""
+        done: List[int] = []
+        try:
+            for run, lease, addresses in held:
+                done += run.indexes[:self._daemon.copy(lease, addresses)]
         except Exception as error:  # pylint: disable=broad-except
             self._refuse(f"{type(error).__name__}: {error}")
         finally:
-            self._finish(job, done)
+            for each in held:
+                each.lease.release()
+            self._end_job(job, done)
 
-    def _load(self, run: Run, addresses: Any) -> Set[int]:
-        return set(run.indexes[:self._daemon.load(run, addresses)])
+    def _store(self, job: Any, runs: List[Run], addresses: Any) -> None:
+        done: List[int] = []
+        try:
+            for run in () if self._is_closed else runs:
+                if self._daemon.store(run, numpy.ascontiguousarray(addresses[run.indexes])):
+                    done += run.indexes
+        except Exception as error:  # pylint: disable=broad-except
+            self._refuse(f"{type(error).__name__}: {error}")
+        finally:
+            self._end_job(job, done)
 
-    def _store(self, run: Run, addresses: Any) -> Set[int]:
-        return set(run.indexes) if self._daemon.store(run, addresses) else set()
+    def _end_job(self, job: Any, done: Collection[int]) -> None:
+        self._finish(job, done)
+        with self._job_ended:
+            self._job_count -= 1
+            self._job_ended.notify_all()
 
     def _finish(self, job: Any, done: Collection[int]) -> None:
         """Every job is reported once."""
-        keys = list(job.keys)
+        keys, done = list(job.keys), set(done)
         successful = [key for index, key in enumerate(keys) if index in done]
         fields = {"job_id": job.job_id, "success": len(successful) == len(keys)}
         if job.is_promotion and successful and not fields["success"]:
@@ -284,7 +336,8 @@ class TerraceTier(SecondaryTierManager):
     def drain_jobs(self) -> None:
         """vLLM waits for them when its tiers are reset, and at no other time: another epoch begins.
         Every job has its deadline."""
-        concurrent.futures.wait(self._jobs)
+        with self._job_ended:
+            self._job_ended.wait_for(lambda: self._job_count == 0)
         self._weights.reset()
 
     # ---- requests ----
@@ -306,8 +359,10 @@ class TerraceTier(SecondaryTierManager):
         self._verdicts.forget(req_context.req_id)
 
     def shutdown(self) -> None:
+        if self._waiting is not None:
+            self._waiting.close()
         for threads in self._threads.values():
-            threads.shutdown(wait=True, cancel_futures=True)
+            threads.shutdown()
         self._rows = None
         if self._chunks is not None:
             self._client.close()

@@ -2,7 +2,6 @@
 import dataclasses
 import hashlib
 import json
-import time
 from typing import Any, Callable, Collection, Dict, List, NamedTuple, Optional
 
 from ..buffers import Addresses
@@ -11,9 +10,12 @@ from ..client import Client
 from ..epochs import masked
 from ..errors import Unavailable
 from ..group import KEYS_FLAT, Group
+from ..leases import ReadLease
 from ..requests import STORE_TIMEOUT_S
 from ..shelf import Shelf
 from ..space import Space
+from ..threads import LentMemory
+from ..waiting import left_s
 
 GROUP_BYTES = 4  # of a key: the number of its KV cache group, behind the block's hash
 
@@ -58,24 +60,25 @@ def runs_of(keys: Collection[bytes], end_of: Callable[[bytes], Optional[int]],
 
 
 class Chunks:
-    """The daemon's side: groups, and verbs on runs. Threads of the tier's own call it."""
+    """The daemon's side: groups, and verbs on runs. Threads of the tier's own call it. rows: the
+    memory that chunks are copied to and from."""
 
-    def __init__(self, client: Client, spaces: Dict[int, Space], *, timeout_s: float,
-                 load_timeout_s: float):
+    def __init__(self, client: Client, spaces: Dict[int, Space], rows: LentMemory, *,
+                 timeout_s: float):
         self._shelf = Shelf(client, "vllm-tier", timeout_s)
         self._guarded = self._shelf.guarded
         self._spaces = spaces
+        self._rows = rows
         self._timeout_s = timeout_s
         self._store_timeout_s = max(timeout_s, STORE_TIMEOUT_S)
-        self._load_timeout_s = load_timeout_s
 
     @property
     def is_there(self) -> bool:
         """Worth a question."""
         return self._shelf.is_there
 
-    def _group(self, index: int) -> Group:
-        return self._shelf.group(self._spaces[index])
+    def _group(self, index: int, timeout_s: Optional[float] = None) -> Group:
+        return self._shelf.group(self._spaces[index], timeout_s)
 
     @staticmethod
     def _place(group: Group, run: Run) -> Dict[str, Any]:
@@ -99,25 +102,31 @@ class Chunks:
 
         return self._guarded(ask, [False] * len(run.hashes))
 
-    def load(self, run: Run, addresses: Any) -> int:
-        """Copies leading chunks to these addresses; how many."""
+    def acquire(self, run: Run, deadline: float) -> Optional[ReadLease]:
+        """Pins leading chunks, which may come until the deadline from where they are. None: none.
+        """
 
-        def copy() -> int:
-            group = self._group(run.group_index)
-            keys = run.keys(group)
-            deadline = time.monotonic() + self._load_timeout_s
-            with group.acquire(keys, self._timeout_s, load_timeout_s=self._load_timeout_s,
-                               **self._place(group, run)) as lease:
-                count = lease.block_count
-                try:
-                    lease.wait_ready(count, max(0.0, deadline - time.monotonic()))
-                except Unavailable:
-                    count = min(count, lease.ready_count)
-                if count > 0:
-                    lease.copy_into(Addresses(addresses[:count]), block_count=count)
-                return count
+        def ask() -> Optional[ReadLease]:
+            if left_s(deadline) == 0:
+                return None
+            group = self._group(run.group_index, min(self._timeout_s, left_s(deadline)))
+            return group.acquire(run.keys(group), min(self._timeout_s, left_s(deadline)),
+                                 load_timeout_s=left_s(deadline), **self._place(group, run))
 
-        return self._guarded(copy, 0)
+        return self._guarded(ask, None)
+
+    def copy(self, lease: ReadLease, addresses: Any) -> int:
+        """Copies leading chunks that have come to these addresses; how many. The daemon is not
+        asked."""
+        count = lease.ready_count
+        if count == 0:
+            return 0
+        try:
+            with self._rows.used():
+                lease.copy_into(Addresses(addresses[:count]), block_count=count)
+        except Unavailable:
+            return 0
+        return count
 
     def store(self, run: Run, addresses: Any) -> bool:
         """Copies the chunks that nobody has; False if the daemon could not be told."""
@@ -131,7 +140,8 @@ class Chunks:
                                event_hashes=[int.from_bytes(h[-8:], "big") for h in run.hashes]
                                ) as lease:
                 if lease.reserved:
-                    lease.write(Addresses(addresses))
+                    with self._rows.used():
+                        lease.write(Addresses(addresses))
                     lease.commit(self._store_timeout_s)
             return True
 

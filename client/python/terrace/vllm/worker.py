@@ -7,6 +7,8 @@ Loads run on threads, into blocks that nobody else touches until they have been 
 whose blocks are still on their way wait aside.
 """
 import concurrent.futures
+import dataclasses
+import functools
 import logging
 import threading
 import time
@@ -17,11 +19,11 @@ from ..errors import Busy, TerraceError, Unavailable
 from ..group import Group
 from ..leases import ReadLease, WriteLease
 from ..paged import Copy
-from ..threads import started_pool
+from ..threads import Pool
+from ..waiting import Awaited, WaitingRoom
 from .kv_memory import KvMemory
 from .looks import Look, Looks
 from .messages import MARKER_BYTES, NO_BLOCK, Load, Share, Step, Store
-from .waiting import Loading, WaitingRoom
 
 logger = logging.getLogger("vllm.terrace")
 _LOAD_THREADS = 2
@@ -50,6 +52,21 @@ class _Storing(NamedTuple):
         return self.look is None or self.look.is_unchanged is True
 
 
+@dataclasses.dataclass(eq=False)
+class _Loading:
+    """A load that has begun. free: comes back when whoever had its pages before is through.
+    lease: None while it has not been joined, or where none of it is this worker's."""
+    load: Load
+    began: float
+    deadline: float  # blocks that are not there by then are computed
+    free: Callable[[], None]
+    lease: Optional[ReadLease] = None
+
+    @property
+    def block_count(self) -> int:
+        return len(self.load.block_ids[0])
+
+
 class WorkerHalf:
     """See the page. make_copies: what copies, made at the first copy. shares: this worker's places
     in the SpaceGroup. marker: the member of which it writes that a block was
@@ -71,11 +88,11 @@ class WorkerHalf:
         self._copies: Any = None
         self._next_make = 0.0
         self._kv_memory = kv_memory or KvMemory()
-        self._loaders = started_pool(_LOAD_THREADS, "terrace-load")
-        self._waiting = WaitingRoom(lambda loading: self._loaders.submit(self._load, loading))
-        self._closer = started_pool(1, "terrace-copied")
+        self._waiting = WaitingRoom()
+        self._loaders = Pool(_LOAD_THREADS, "terrace-load")
+        self._closer = Pool(1, "terrace-copied")
         self._closing: "Set[concurrent.futures.Future[None]]" = set()
-        self._committer = started_pool(1, "terrace-store")
+        self._committer = Pool(1, "terrace-store")
         self._storing: Dict[int, _Storing] = {}
         self._lock = threading.Lock()
         self._load_ended = threading.Condition(self._lock)
@@ -284,16 +301,17 @@ class WorkerHalf:
             self._load_count += len(loads)
         for load in loads:
             wait_s = self.load_timeout_s if load.wait_s is None else load.wait_s
-            loading = Loading(load, began, began + min(wait_s, self.load_timeout_s), free)
+            loading = _Loading(load, began, began + min(wait_s, self.load_timeout_s), free)
             self._loaders.submit(self._begin_load, loading)
 
-    def _begin_load(self, loading: Loading) -> None:
+    def _begin_load(self, loading: _Loading) -> None:
         is_lost = True
         try:
             # It waited for a thread: joins of a daemon that hangs take as long as their timeouts.
             if self._waiting.is_closed or loading.deadline <= time.monotonic():
                 return
-            loading.free()
+            with self._kv_memory.used():  # a process does not end in the midst of a GPU's wait
+                loading.free()
             loading.lease = self._join(loading.load)
             is_lost = False
         except TerraceError:
@@ -301,7 +319,9 @@ class WorkerHalf:
         finally:
             if is_lost:
                 self._end_load(loading, 0)
-        if not self._waiting.enter(loading):
+        blocks = [] if loading.lease is None else [(loading.lease, loading.block_count)]
+        if not self._waiting.enter(Awaited(blocks, loading.deadline, functools.partial(
+                self._loaders.submit, self._load, loading))):
             self._load(loading)
 
     def _join(self, load: Load) -> Optional[ReadLease]:
@@ -311,7 +331,7 @@ class WorkerHalf:
             return None
         return self.group.join_read(Token(*load.token), mask, flags=self._read_flags)
 
-    def _load(self, loading: Loading) -> None:
+    def _load(self, loading: _Loading) -> None:
         good_count = 0
         try:
             good_count = self._copy(loading)
@@ -322,7 +342,7 @@ class WorkerHalf:
                 loading.lease.release()
             self._end_load(loading, good_count)
 
-    def _end_load(self, loading: Loading, good_count: int) -> None:
+    def _end_load(self, loading: _Loading, good_count: int) -> None:
         load = loading.load
         self._count(loads=1, load_seconds=time.monotonic() - loading.began)
         bad_blocks = blocks_of(load, good_count)
@@ -334,7 +354,7 @@ class WorkerHalf:
             self._load_count -= 1
             self._load_ended.notify()
 
-    def _copy(self, loading: Loading) -> int:
+    def _copy(self, loading: _Loading) -> int:
         """How many blocks are in place and right."""
         load, lease, count = loading.load, loading.lease, loading.block_count
         if lease is None:
@@ -375,10 +395,10 @@ class WorkerHalf:
     def close(self) -> None:
         """Waits for the copies on their way: they are vLLM's memory."""
         self._waiting.close()
-        self._loaders.shutdown(wait=True)
+        self._loaders.shutdown()
         self.give_up_stores()
-        self._closer.shutdown(wait=True)  # it has something for the next one
-        self._committer.shutdown(wait=True)
+        self._closer.shutdown()  # it has something for the next one
+        self._committer.shutdown()
         self._looks.close()
         if self._copies is not None:
             self._copies.close()
