@@ -364,8 +364,9 @@ class Conversation {
     Require(world_->TakeTurns().turns <= kTurnsMax + said_bytes / kBytesOfTurn,
             "more turns than were said");
   }
-  // A message that is longer than any may be, behind a request or none.
+  // A message that is longer than any may be, behind a request or none. [kWithoutEnd; the request]
   void SayWithoutEnd(size_t client, Choices& choices) {
+    if (choices.Byte() != kWithoutEnd) return;
     if (!IsThere(client) || std::exchange(has_said_without_end_, true)) return;
     const SessionId session = clients_[client];
     if (!choices.is_empty()) (void)world_->sessions->OnBytes(session, Request(choices));

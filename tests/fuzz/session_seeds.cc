@@ -414,7 +414,7 @@ Bytes Buffers() {
 Bytes WithoutEnd(bool has_work) {
   ChoiceWriter writer;
   writer.Byte(0);
-  std::vector<uint8_t> choices = {0};
+  std::vector<uint8_t> choices = {0, kWithoutEnd};
   const std::vector<uint8_t> spoken = Spoken(Verb::kReserve, {0, 0, 253});
   if (has_work) choices.insert(choices.end(), spoken.begin(), spoken.end());
   PutRecord(9, choices, &writer);
