@@ -272,8 +272,11 @@ class World {
   // A message that is longer than any may be, page by page. [kWithoutEnd, since it takes long]
   void TellWithoutEnd(Choices& choices) {
     if (choices.Byte() != kWithoutEnd || std::exchange(has_told_without_end_, true)) return;
-    const Bytes body(protocol::kMessageBytesMax);
-    Tell(Frames(Verb::kStats, 1 << 16, 0, body, protocol::kFrameBytesMax / 2), 0);
+    constexpr size_t kPageBytes = protocol::kFrameBytesMax / 2;
+    Bytes frames = Frames(Verb::kStats, 1 << 16, 0, Bytes(protocol::kMessageBytesMax + kPageBytes),
+                          kPageBytes);
+    frames.pop_back();  // of the last page
+    Tell(frames, 0);
     Require(!connection_.is_connected(), "a message without an end is heard to its end");
   }
 
