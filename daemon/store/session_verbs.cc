@@ -19,19 +19,23 @@ constexpr size_t kModelsOfGroupMax = 4;  // a draft's beside its model's; each c
 // The same name with another spec, or the same Spaces on other hosts, is refused in words.
 Error RefuseOther(const SpaceGroupSpec& known, const SpaceGroupSpec& asked) {
   std::string why = "group " + Quoted(known.name) + " is open with ";
+  std::string_view between;
   if (known.members.size() != asked.members.size()) {
     why += std::to_string(known.members.size()) + " members, not " +
            std::to_string(asked.members.size());
+    between = "; ";
   }
   for (size_t m = 0; m < std::min(known.members.size(), asked.members.size()); ++m) {
     const SpaceDifference difference =
         FirstDifference(known.members[m].spec, asked.members[m].spec);
     if (!difference.field.empty()) {
+      why.append(between);
       why += "member " + std::to_string(m) + "'s " + difference.field + " " +
              Quoted(difference.left) + ", not " + Quoted(difference.right);
       break;
     }
     if (known.members[m].is_remote != asked.members[m].is_remote) {
+      why.append(between);
       why += "member " + std::to_string(m) +
              (known.members[m].is_remote ? " on another host" : " on this host");
       break;

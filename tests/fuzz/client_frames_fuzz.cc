@@ -10,7 +10,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,9 +23,11 @@
 #include "client/lease/leases.h"
 #include "client/session/group.h"
 #include "daemon/session/frame_codec.h"
+#include "fuzz/client_frames_seeds.h"
 #include "fuzz/fuzz.h"
 #include "small_space.h"
 #include "terrace/protocol_device.h"
+#include "terrace/protocol_join.h"
 
 namespace terrace::fuzz::client_frames {
 
@@ -43,6 +47,8 @@ constexpr uint64_t kHeapFactor = 64;
 constexpr Verb kVerbs[] = {Verb::kAcquire, Verb::kReserve,  Verb::kJoin,  Verb::kCommit,
                            Verb::kMatch,   Verb::kPrefetch, Verb::kQuery, Verb::kEvict,
                            Verb::kPin,     Verb::kList,     Verb::kStats, Verb::kRelease};
+constexpr Verb kUnawaited[] = {Verb::kOpen, Verb::kRelease, protocol::kVerbPinTurn,
+                               protocol::kVerbDeviceReport};
 constexpr Verb kUnasked[] = {Verb::kCompletion, Verb::kLeaseRevoked, Verb::kSegmentRevoke,
                              protocol::kVerbWorkOrder, protocol::kVerbPinTurnBegins};
 
@@ -112,6 +118,7 @@ class World {
     Listen();
     reads_.clear();
     writes_.clear();
+    pages_.clear();
     requests_.completions().Clear();
     orders_.Close();
     connection_.Stop();
@@ -124,12 +131,14 @@ class World {
   World& operator=(const World&) = delete;
 
   void Step(uint8_t operation, Choices& choices) {
-    switch (operation % 7) {
+    switch (operation % 11) {
       case 0:
         return Ask(choices);
       case 1:
-      case 2:
-        return Tell(Message(choices), choices.Byte());
+      case 2: {
+        const Bytes told = Message(choices);
+        return Tell(told, choices.Byte());
+      }
       case 3: {
         const std::span<const std::byte> raw = choices.Rest();
         return Tell({raw.begin(), raw.end()}, 0);
@@ -142,6 +151,16 @@ class World {
         (void)orders_.Step();
         (void)requests_.Expire();
         return Listen();
+      case 7: {
+        const Verb other = kVerbs[choices.Below(std::size(kVerbs))];
+        return Tell(Message(choices, other), 0);
+      }
+      case 8:
+        return Tell(Unawaited(choices), 0);
+      case 9:
+        return TellWithoutEnd(choices);
+      case 10:
+        return AskPage(choices);
     }
   }
 
@@ -153,17 +172,38 @@ class World {
     bool is_blocking = true;  // and not given up
   };
 
-  // [verb; flags; blocking or not]
+  // The next page of a Join that has more. [whether the request is given up]
+  void AskPage(Choices& choices) {
+    if (pages_.empty() || asked_.size() == kRequestsMax || !connection_.is_connected()) return;
+    Request& request = *requests_.table().Take();
+    request.connection = kConnection;
+    request.deadline_us = client::kNever;
+    request.lease = std::move(pages_.back());
+    pages_.pop_back();
+    request.asked = {.verb = Verb::kJoin,
+                     .key_count = protocol::kKeysPerRequestMax,
+                     .entry_count = kKeys,
+                     .flags = protocol::kJoinPaged,
+                     .first_block = request.lease->block_count};
+    requests_.table().MakePending(request);
+    asked_.push_back({&request, request.id, Verb::kJoin, true});
+    Asked& asked = asked_.back();
+    if (choices.Below(2) == 1 && requests_.table().Abandon(request)) asked.is_blocking = false;
+  }
+
+  // [verb; flags; blocking or not; whether its time is over; whether a Join comes in pages]
   void Ask(Choices& choices) {
     // Nothing can be sent after the end: whoever asks then withdraws it at once.
     if (asked_.size() == kRequestsMax || !connection_.is_connected()) return;
     const Verb verb = kVerbs[choices.Below(std::size(kVerbs))];
-    const uint32_t flags = choices.Byte() * 2 & ~protocol::kReserveHasEvents;
+    uint32_t flags = choices.Byte() * 2 & ~protocol::kReserveHasEvents;
     const bool is_async = choices.Below(2) == 1 && verb != Verb::kCommit;
     if (verb == Verb::kCommit && writes_.empty()) return;
+    const bool is_over = choices.Below(2) == 1 && is_async;
+    if (verb == Verb::kJoin && choices.Below(2) == 1) flags |= protocol::kJoinPaged;
     Request& request = *requests_.table().Take();
     request.connection = kConnection;
-    request.deadline_us = client::kNever;
+    request.deadline_us = is_over ? 1 : client::kNever;
     request.asked = {.verb = verb, .key_count = kKeys, .entry_count = kKeys, .flags = flags};
     request.is_async = is_async;
     if (is_async) Require(requests_.completions().Reserve(), "no room for a completion");
@@ -185,8 +225,9 @@ class World {
     asked_.push_back({&request, request.id, verb, !is_async});
   }
 
-  // [which request or news; status; patches; length; page; the body's]
-  Bytes Message(Choices& choices) {
+  // [which request or news; status; patches; length; page; the body's] Under `other`, if that is
+  // said, though it is right otherwise.
+  Bytes Message(Choices& choices, std::optional<Verb> other = std::nullopt) {
     const uint8_t chosen = choices.Byte();
     const bool is_answer = chosen < 128 && !asked_.empty();
     const Asked* asked = is_answer ? &asked_[chosen % asked_.size()] : nullptr;
@@ -204,8 +245,39 @@ class World {
     body.resize(
         static_cast<size_t>(std::max<int64_t>(0, static_cast<int64_t>(body.size()) + longer)));
     const uint64_t id = is_answer ? asked->id : lease_request_id_;
-    if (page == 0) return Replied(verb, id, status, body);
-    return Frames(verb, id, status, body, page);
+    const Verb told = other.value_or(verb);
+    if (page == 0) return Replied(told, id, status, body);
+    return Frames(told, id, status, body, page);
+  }
+  // An answer that nobody awaits. [verb; status; of an Open its group, a patch and its length]
+  Bytes Unawaited(Choices& choices) {
+    const Verb verb = kUnawaited[choices.Below(std::size(kUnawaited))];
+    const uint8_t status = choices.Byte();
+    Bytes body;
+    if (verb == Verb::kOpen) {
+      const SpaceGroupSpec spec = TwoMembers();
+      GroupId id = spec.Id();
+      if (choices.Below(2) == 1) ++id.low;
+      Append(protocol::OpenReply{.group = id, .group_handle = 3, .member_count = 2}, &body);
+      for (const SpaceGroupMember& member : spec.members) {
+        Append(protocol::OpenedMember{.space = member.spec.Id(), .slot_bytes = 8192}, &body);
+      }
+      if (const uint8_t at = choices.Byte(); at > 0) {
+        body[at % body.size()] ^= std::byte{choices.Byte()};
+      }
+      body.resize(body.size() - std::min<size_t>(body.size(), choices.Byte()));
+    }
+    return Replied(verb, uint64_t{1} << 16 | client::kUnawaitedSlot, status, body);
+  }
+  // A message that is longer than any may be, page by page. [kWithoutEnd, since it takes long]
+  void TellWithoutEnd(Choices& choices) {
+    if (choices.Byte() != kWithoutEnd || std::exchange(has_told_without_end_, true)) return;
+    constexpr size_t kPageBytes = protocol::kFrameBytesMax / 2;
+    Bytes frames = Frames(Verb::kStats, 1 << 16, 0, Bytes(protocol::kMessageBytesMax + kPageBytes),
+                          kPageBytes);
+    frames.pop_back();  // of the last page
+    Tell(frames, 0);
+    Require(!connection_.is_connected(), "a message without an end is heard to its end");
   }
 
   // As the daemon makes frames.
@@ -245,7 +317,7 @@ class World {
       case Verb::kReserve:
         return ReserveBody(choices);
       case Verb::kJoin:
-        return choices.Below(2) == 0 ? AcquireBody(choices) : ReserveBody(choices);
+        return JoinBody(choices);
       case Verb::kMatch:
       case Verb::kPrefetch:
         Append(protocol::MatchReply{.block_count = kKeys, .token_count = 64, .span_count = 1},
@@ -295,6 +367,50 @@ class World {
   }
   static LeaseToken Token() { return {5, 6}; }
 
+  // [which kind; that one's; 0: the last page, else one of blocks or of none, with spans or not; of
+  // how many bodies there were pages before]
+  Bytes JoinBody(Choices& choices) {
+    const bool is_read = choices.Below(2) == 0;
+    Bytes body = is_read ? AcquireBody(choices) : ReserveBody(choices);
+    const uint32_t page = choices.Below(4);
+    const uint32_t blocks_before = choices.Below(3) * kKeys;
+    return is_read ? PageOfRead(body, page, blocks_before) : PageOfWrite(body, page);
+  }
+  static Bytes PageOfRead(Bytes body, uint32_t page, uint32_t blocks_before) {
+    protocol::AcquireReply reply;
+    std::array<protocol::BlockSpan, 2> spans;
+    const size_t slots_at = sizeof(reply) + sizeof(spans);
+    std::memcpy(&reply, body.data(), sizeof(reply));
+    std::memcpy(spans.data(), body.data() + sizeof(reply), sizeof(spans));
+    reply.block_count += blocks_before;
+    spans[0].block_count += blocks_before;
+    spans[1].first_block += blocks_before;
+    Bytes slots(body.begin() + slots_at, body.end());
+    if (page != 0) reply.flags = protocol::kJoinHasMore;
+    if (page == 2) {
+      reply.block_count = reply.slot_count = 0;
+      slots.clear();
+    }
+    const bool has_spans = page == 0 || page == 3;
+    if (!has_spans) reply.span_count = 0;
+    body.clear();
+    Append(reply, &body);
+    if (has_spans) Append(spans, &body);
+    body.insert(body.end(), slots.begin(), slots.end());
+    return body;
+  }
+  static Bytes PageOfWrite(Bytes body, uint32_t page) {
+    if (page == 0) return body;
+    protocol::ReserveReply reply;
+    std::memcpy(&reply, body.data(), sizeof(reply));
+    reply.reserved = protocol::kJoinHasMore;
+    if (page > 1) {
+      reply.key_count = reply.slot_count = 0;
+      body.resize(sizeof(reply));
+    }
+    std::memcpy(body.data(), &reply, sizeof(reply));
+    return body;
+  }
   Bytes AcquireBody(Choices& choices) {
     const uint32_t ready = choices.Below(kKeys + 1);
     Bytes body;
@@ -370,7 +486,10 @@ class World {
       if (asked.verb == Verb::kCommit) continue;
       const std::shared_ptr<LeaseState> lease = std::move(asked.request->lease);
       asked.request->lease = nullptr;
-      if (lease->has_more) continue;
+      if (lease->has_more) {
+        pages_.push_back(lease);
+        continue;
+      }
       lease_request_id_ = asked.id;
       (lease->kind == LeaseState::Kind::kRead ? reads_ : writes_).push_back(lease);
     }
@@ -460,53 +579,11 @@ class World {
   FrameAssembler heard_;
   std::vector<Asked> asked_;
   std::vector<std::shared_ptr<LeaseState>> reads_, writes_;
+  std::vector<std::shared_ptr<LeaseState>> pages_;  // of Joins that are not whole
   uint64_t lease_request_id_ = 0;
   uint32_t commit_entries_ = 0;
+  bool has_told_without_end_ = false;
 };
-
-void PutRecord(uint8_t operation, const std::vector<uint8_t>& choices, ChoiceWriter* writer) {
-  writer->Byte(operation).Byte(static_cast<uint8_t>(choices.size()));
-  for (const uint8_t choice : choices) writer->Byte(choice);
-}
-
-Bytes Conversation(uint8_t page, uint8_t cut) {
-  ChoiceWriter writer;
-  const auto tell = [&](uint8_t whom, std::vector<uint8_t> of_body) {
-    std::vector<uint8_t> choices = {whom, 0, page, 0};
-    choices.insert(choices.end(), of_body.begin(), of_body.end());
-    choices.insert(choices.end(), {0, cut});
-    PutRecord(1, choices, &writer);
-  };
-  PutRecord(0, {0, protocol::kAcquireByParts / 2}, &writer);
-  tell(0, {2, 0});                // an Acquire, two ready
-  tell(130, {2, 0, 0, 1, 0, 0});  // a part
-  tell(130, {2, 1, 0, 0, 0, 1});  // the rest
-  PutRecord(4, {3}, &writer);
-  PutRecord(4, {0, 1}, &writer);
-  PutRecord(0, {1}, &writer);
-  tell(1, {0});  // a Reserve
-  PutRecord(4, {1}, &writer);
-  PutRecord(0, {3}, &writer);
-  tell(2, {});     // its Commit
-  tell(131, {});   // revoked
-  tell(132, {0});  // a segment
-  tell(128, {1});  // an order
-  PutRecord(6, {}, &writer);
-  return writer.Take();
-}
-
-std::vector<Seed> Seeds() {
-  ChoiceWriter every, raw;
-  for (uint8_t verb = 0; verb < 8; ++verb) PutRecord(0, {verb, 0, verb}, &every);
-  for (uint8_t verb = 0; verb < 8; ++verb) PutRecord(1, {verb}, &every);
-  PutRecord(5, {0}, &every);
-  PutRecord(0, {6}, &raw);
-  PutRecord(3, {32, 0, 0, 0, 1, 1, 0, 0, 15, 0, 1, 0, 0, 0, 0, 0, 77, 0, 0, 0}, &raw);
-  return {{"conversation", Conversation(0, 0)},
-          {"conversation_in_pages", Conversation(40, 3)},
-          {"every_verb", every.Take()},
-          {"raw", raw.Take()}};
-}
 
 bool Run(std::span<const std::byte> input) {
   Choices choices(input);

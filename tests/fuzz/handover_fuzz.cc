@@ -3,7 +3,9 @@
 // which a successor makes an arena and sessions to watch. Nobody waits for ever, no descriptor is
 // left open or closed twice, and what was put and not dropped comes back.
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,6 +31,8 @@ namespace terrace::fuzz::handover {
 
 constexpr uint32_t kPacketsMax = 40;
 constexpr size_t kFdsOfPacketMax = 3;
+constexpr uint8_t kHugeFd = 255;        // a choice of a kind: a file of huge pages, of none yet
+constexpr uint8_t kManySessions = 255;  // a choice: the predecessor had more than an arena notes
 
 struct Packet {
   Bytes bytes;
@@ -72,7 +76,17 @@ std::vector<Packet> TakePackets(Choices& choices) {
   return packets;
 }
 
+// A socket that can have no name.
+void RequireNoKeeper(const std::string& path) {
+  std::map<std::string, int> fds;
+  std::string why;
+  const std::unique_ptr<FdStore> store = MakeFdStore(path, {});
+  Require(store->TakeAll(&fds, &why).ok() && !why.empty() && !store->is_holding(),
+          "a path that no socket has was connected to");
+}
+
 void TryKeeper(Choices& choices) {
+  if (choices.is_empty()) RequireNoKeeper("/" + std::string(sizeof(sockaddr_un::sun_path), 'k'));
   const std::vector<Packet> packets = TakePackets(choices);
   const std::string path = PathInNoFolder("keeper");
   const uint32_t fd_count = OpenFdCount();
@@ -211,7 +225,7 @@ class InHands final : public FdStore {
 };
 
 struct Daemon {
-  explicit Daemon(Hands& hands)
+  explicit Daemon(Hands& hands, const Inheritance::MayAdopt& may_adopt = {})
       : arena({.domain_name = "a",
                .segment_bytes = kSegmentBytesMin,
                .segments_max = 2,
@@ -219,11 +233,13 @@ struct Daemon {
                .hugepages = HugePages::kOff},
               [this](std::function<void()> work) { asio::post(loop, std::move(work)); },
               {.on_populated = [](uint32_t, Status) {}, .on_punched = [](uint32_t, Status) {}}),
-        inheritance(loop, std::make_unique<InHands>(hands),
-                    [this](uint32_t domain, SessionId session) {
-                      Require(domain == 0, "the end of a session of no domain");
-                      ended.push_back(session);
-                    }) {
+        inheritance(
+            loop, std::make_unique<InHands>(hands),
+            [this](uint32_t domain, SessionId session) {
+              Require(domain == 0, "the end of a session of no domain");
+              ended.push_back(session);
+            },
+            may_adopt) {
     std::string why;
     DomainArena* const arenas[] = {&arena};
     Require(inheritance.Take(&why).ok() && inheritance.Furnish(arenas, &why).ok(),
@@ -239,6 +255,10 @@ struct Daemon {
   Inheritance inheritance;
 };
 
+int MakeFdOf(uint8_t kind) {
+  if (kind == kHugeFd) return memfd_create("huge", MFD_CLOEXEC | MFD_HUGETLB);
+  return MakeFd(static_cast<FdKind>(kind % kFdKinds));
+}
 FdKind TakeKind(uint8_t chosen) { return static_cast<FdKind>(chosen % kFdKinds); }
 
 // [which name: of those there are, or made of a prefix and text]
@@ -252,13 +272,18 @@ std::string TakeName(const Hands& hands, Choices& choices) {
          std::string(TextOf(choices.Take(choices.Below(24))));
 }
 
-// [which sessions the predecessor had; then what happens to its descriptors]
+// [which sessions the predecessor had; then what happens to its descriptors; whether its memory has
+// missed an erasure]
 void TryInheritance(Choices& choices) {
   const uint32_t fd_count = OpenFdCount();
   Hands hands;
   {
     Daemon first(hands);
-    for (uint32_t left = choices.Below(4); left > 0; --left) {
+    const uint8_t sessions = choices.Byte();
+    for (SessionId id = 1; sessions == kManySessions && id <= kNotedSessionsMax + 1; ++id) {
+      first.arena.arena().NoteSession(id);
+    }
+    for (uint32_t left = sessions % 4; left > 0; --left) {
       const uint8_t session = choices.Byte();
       const int life = MakeFd(FdKind::kSocket);
       const int pidfd = session % 2 == 0 ? -1 : MakeFd(TakeKind(choices.Byte()));
@@ -273,13 +298,15 @@ void TryInheritance(Choices& choices) {
     const uint8_t kind = choices.Byte();
     if (kind % 8 < 4) {
       changed.Drop(name);
-    } else if (const int fd = MakeFd(TakeKind(kind)); fd >= 0) {
+    } else if (const int fd = MakeFdOf(kind); fd >= 0) {
       changed.Put(name, fd);
       close(fd);
     }
   }
+  const bool has_missed = choices.Below(4) == 3;
   {
-    Daemon second(hands);
+    Daemon second(hands, [has_missed](uint32_t, uint64_t) { return !has_missed; });
+    Require(!has_missed || !second.inheritance.is_adopted(0), "memory that missed an erasure");
     for (const SessionId session : second.inheritance.SessionsOf(0)) {
       Require(second.inheritance.is_adopted(0) && session != 0, "watched, and nothing adopted");
     }
@@ -306,7 +333,20 @@ Bytes PacketsSeed(uint8_t kind, const std::vector<std::array<uint8_t, 3>>& packe
 }
 
 std::vector<Seed> Seeds() {
+  // [sessions; changes: a place or a name, and a kind or none; whether an erasure was missed]
+  const auto successor = [](std::vector<uint8_t> choices) {
+    ChoiceWriter writer;
+    writer.Byte(2);
+    for (const uint8_t choice : choices) writer.Byte(choice);
+    return writer.Take();
+  };
   return {
+      {"keeper_of_no_name", PacketsSeed(0, {})},
+      {"successor_of_an_erasure", successor({0, 0, 3})},
+      {"successor_of_many", successor({kManySessions, 0})},
+      {"successor_of_no_peer", successor({1, 1, 0, 1, 2, 0})},
+      {"successor_of_a_gap", successor({0, 3, 1, 4, 132, 1, '3', 4, 131, 1, 'z', 4})},
+      {"successor_of_huge_pages", successor({0, 2, 0, kHugeFd, 131, 1, 'z', kHugeFd})},
       {"keeper", PacketsSeed(0, {{7, 4, 0}, {4, 0, 1}, {4, 1, 1}, {5, 4, 0}})},
       {"keeper_is_busy", PacketsSeed(0, {{6, 4, 0}})},
       {"keeper_gives_two", PacketsSeed(0, {{7, 4, 0}, {4, 0, 1}, {4, 0, 1}, {5, 4, 0}})},

@@ -3,6 +3,7 @@
 // Whatever it is, the client has a session whose memory is what was said, or a refusal in a
 // sentence, soon; and no descriptor is left open.
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -16,6 +17,7 @@
 #include <utility>
 
 #include "client/session/handshake.h"
+#include "cuda/abi/device_status.h"
 #include "cuda/host/host_device.h"
 #include "fuzz/descriptors.h"
 #include "fuzz/fuzz.h"
@@ -130,11 +132,39 @@ void TouchAll(client::Attachment& attachment) {
     (void)base[attachment.segment_bytes(segment) - 1];
   }
   for (const uint32_t segment : segments) (void)attachment.ReleaseSegment(segment);
+  // Of several slots all or none.
+  const std::array<SlotAddress, 2> slots = {
+      {{.segment = 0, .page = 0}, {.segment = attachment.geometry().segments_max, .page = 0}}};
+  segments.clear();
+  Require(!attachment.RetainSegments(slots, &segments).ok() && segments.empty(),
+          "a segment that the daemon has not is there");
 }
 
+// The device of this host, and one whose slabs are memory files.
+DeviceStatus MapSlab(DeviceHandle*, int32_t fd, uint64_t byte_count, SlabAccess, void** address) {
+  *address = mmap(nullptr, byte_count, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  return ToDeviceStatus(*address == MAP_FAILED ? Status(StatusCode::kIo, "no slab") : Status::Ok());
+}
+DeviceStatus UnmapSlab(DeviceHandle*, void* address, uint64_t byte_count) {
+  munmap(address, byte_count);
+  return ToDeviceStatus(Status::Ok());
+}
+const DeviceOps& OpsWithSlabs() {
+  static const DeviceOps ops = [] {
+    DeviceOps made = HostDeviceOps();
+    made.map_slab = MapSlab;
+    made.unmap_slab = UnmapSlab;
+    return made;
+  }();
+  return ops;
+}
+
+// [odd: without a device; 4: with one that has slabs]
 void Meet(const std::string& path, uint8_t kind) {
-  static const auto device = std::make_shared<const Device>(Device::Open(HostDeviceOps()).value());
-  const ClientOptions options{.socket_path = path, .device = device};
+  static const std::array devices = {
+      std::make_shared<const Device>(Device::Open(HostDeviceOps()).value()),
+      std::make_shared<const Device>(Device::Open(OpsWithSlabs()).value())};
+  const ClientOptions options{.socket_path = path, .device = devices[kind / 4 % devices.size()]};
   const std::atomic<bool> stopping{false};
   const int wake_fd = MakeFd(FdKind::kEvent);
   std::string why;
@@ -153,13 +183,19 @@ void Meet(const std::string& path, uint8_t kind) {
   close(wake_fd);
 }
 
-Bytes Meeting(const std::vector<std::pair<uint8_t, std::vector<uint8_t>>>& answers) {
+struct Told {
+  uint8_t verb = 0;
+  std::vector<uint8_t> fds;
+  std::vector<std::array<uint8_t, 5>> patches;  // where, and four bytes
+};
+Bytes Meeting(const std::vector<Told>& answers, uint8_t kind = 0) {
   ChoiceWriter writer;
-  writer.Byte(0);
+  writer.Byte(kind);
   uint8_t request_id = 1;
-  for (const auto& [verb, fds] : answers) {
-    writer.Byte(verb).Byte(request_id++).Byte(0).Byte(0).Byte(0).Byte(0);
-    writer.Byte(static_cast<uint8_t>(fds.size()));
+  for (const auto& [verb, fds, patches] : answers) {
+    writer.Byte(verb).Byte(request_id++).Byte(0).Byte(static_cast<uint8_t>(patches.size()));
+    for (const auto& patch : patches) writer.Append(std::as_bytes(std::span(patch)));
+    writer.Byte(0).Byte(0).Byte(static_cast<uint8_t>(fds.size()));
     for (const uint8_t fd : fds) writer.Byte(fd);
   }
   return writer.Take();
@@ -170,6 +206,11 @@ std::vector<Seed> Seeds() {
   return {{"meeting", Meeting({{0, {kSealed, kSocket}}, {2, {kSealed}}, {1, {}}})},
           {"with_notices", Meeting({{0, {kSealed, kSocket, kSealed}}, {2, {kSealed}}, {1, {}}})},
           {"with_a_revoke", Meeting({{0, {kSealed, kSocket}}, {3, {}}, {1, {}}})},
+          {"with_slabs", Meeting({{0, {kSealed, kSocket}}, {2, {kSealed}}, {1, {}}}, 4)},
+          {"of_no_hash", Meeting({{0, {kSealed, kSocket}, {{8, protocol::kVersion, 9, 1, 0}}}})},
+          {"of_more_memory",
+           Meeting({{0, {kSealed, kSocket}, {{24, 4, 0, 0, 0}, {28, 4, 0, 0, 0}}}, {1, {}}}, 1)},
+          {"of_another_space", Meeting({{0, {kSealed, kSocket}}, {1, {}, {{24, 9, 9, 9, 9}}}}, 1)},
           {"unsealed", Meeting({{0, {0, kSocket}}})},
           {"no_life", Meeting({{0, {kSealed, kEvent}}})}};
 }

@@ -24,6 +24,7 @@ namespace terrace::fuzz::http {
 constexpr std::string_view kHeadEnd = "\r\n\r\n";
 constexpr std::array<uint32_t, 6> kRefusals = {400, 405, 413, 421, 431, 505};
 constexpr uint64_t kHeapBytesMax = 16 * kKiB;
+constexpr size_t kLongBytes = kMiB;   // of an answer: more than a socket takes at once
 constexpr uint64_t kHeapFactor = 16;  // fields are kept once more, each with its own record
 
 bool IsWithoutSpace(std::string_view text) {
@@ -43,10 +44,13 @@ void JudgeHead(const std::string& head) {
     Require(std::ranges::find(kRefusals, status) != kRefusals.end() &&
                 (local_status == status || local_status == 421),
             "a refusal that is none");
-    Require(!HttpReason(status).empty(), "a refusal without a reason");
+    Require(!HttpReason(status).empty() && HttpRefusal(status).starts_with(HttpReason(status)) &&
+                HttpRefusal(status).ends_with('\n'),
+            "a refusal without a reason");
     return;
   }
   Require(local_status == 0 || local_status == 421, "what is local is read in another way");
+  if (local_status != 0) Require(HttpRefusal(local_status).ends_with('\n'), "another reason");
   Require(request.path.starts_with('/') && IsWithoutSpace(request.path) &&
               IsWithoutSpace(request.query) && request.path.find('?') == std::string::npos,
           "a path that is none");
@@ -108,6 +112,8 @@ class Server {
   void Answer(const HttpRequest& request, HttpServer::Answer answer) {
     if (request.path == "/late") {
       late_ = std::move(answer);
+    } else if (request.path == "/long") {
+      answer({.body = std::string(kLongBytes, 'l')});
     } else {
       answer({.status = request.query.empty() ? 200u : 404u, .body = request.path});
     }
@@ -122,12 +128,14 @@ class Server {
       }};
 };
 
-std::string Hear(int fd) {
+// What there is, and what comes when that has been taken.
+std::string Hear(Server& server, int fd) {
+  static std::array<char, 64 * kKiB> piece;
   std::string heard;
-  std::array<char, 4096> piece;
   ssize_t count = 0;
   while ((count = recv(fd, piece.data(), piece.size(), MSG_DONTWAIT)) > 0) {
     heard.append(piece.data(), static_cast<size_t>(count));
+    server.Turn();
   }
   return heard;
 }
@@ -156,7 +164,7 @@ void TryConnections(Choices& choices) {
     int& fd = visitors[choices.Below(visitors.size())];
     switch (choices.Below(4)) {
       case 0:
-        JudgeAnswer(Hear(fd));
+        JudgeAnswer(Hear(server, fd));
         close(fd);
         fd = server.Connect();
         break;
@@ -173,7 +181,7 @@ void TryConnections(Choices& choices) {
   }
   server.AnswerLate();
   for (const int fd : visitors) {
-    JudgeAnswer(Hear(fd));
+    JudgeAnswer(Hear(server, fd));
     close(fd);
     server.Turn();
   }
@@ -193,6 +201,9 @@ std::vector<Seed> Seeds() {
     talk.Byte(0).Byte(2).Byte(static_cast<uint8_t>(piece.size())).Append(piece);
   }
   talk.Byte(0).Byte(1).Byte(1).Byte(2).Byte(19).Append("GET / HTTP/1.1\r\n\r\nx").Byte(1).Byte(0);
+  ChoiceWriter long_talk;
+  const std::string get_long = "GET /long HTTP/1.0\r\n\r\n";
+  long_talk.Byte(2).Byte(3).Byte(2).Byte(static_cast<uint8_t>(get_long.size())).Append(get_long);
   return {seed("get", 0, "GET /metrics?x=1 HTTP/1.1\r\nHost: 127.0.0.1:9090\r\nAccept: */*"),
           seed("head", 0, "HEAD /healthz HTTP/1.0\r\nHost: [::1]"),
           seed("post", 0, "POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"),
@@ -202,8 +213,12 @@ std::vector<Seed> Seeds() {
           seed("other_version", 0, "GET / HTTP/2.0"),
           seed("host", 1, "127.0.0.1:80"),
           seed("host_v6", 1, "[fe80::1]:80"),
+          seed("host_v6_cut", 1, "[::1"),
+          seed("get_elsewhere", 0, "GET / HTTP/1.1\r\nHost: evil.example"),
           seed("host_elsewhere", 1, "evil.example"),
-          {"connections", talk.Take()}};
+          seed("too_long", 0, "GET / HTTP/1.1\r\nA: " + std::string(kHttpHeadBytesMax, 'a')),
+          {"connections", talk.Take()},
+          {"long_answer", long_talk.Take()}};
 }
 
 bool Run(std::span<const std::byte> input) {

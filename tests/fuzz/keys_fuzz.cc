@@ -78,6 +78,10 @@ void TryText(std::span<const std::byte> given) {
   }
   Require((*ring)->count() <= kRingKeysMax && (*ring)->Find((*ring)->first()) != nullptr,
           "a ring without its first key");
+  const std::string told = (*ring)->Describe();
+  Require(told.starts_with(KeyIdText((*ring)->first())) &&
+              std::ranges::count(told, ',') + 1 == static_cast<ptrdiff_t>((*ring)->count()),
+          "a ring is told of in other ids");
 }
 
 Seed TextSeed(const std::string& name, const std::string& text) {
@@ -102,7 +106,14 @@ Seed RecordSeed(const std::string& name, uint8_t kind, bool is_changed) {
 std::vector<Seed> Seeds() {
   const std::string a = "terrace-key-1 " + std::string(62, 'a') + "01\n";
   const std::string b = "terrace-key-1 " + std::string(62, 'b') + "02\n";
+  std::string many;
+  for (size_t i = 0; i <= kRingKeysMax; ++i) {
+    many += "terrace-key-1 " + std::string(62, 'c') + std::to_string(10 + i) + "\n";
+  }
   return {TextSeed("one_key", a),
+          TextSeed("too_many_keys", many),
+          TextSeed("no_key", "terrace-key-1 " + std::string(64, 'x')),
+          TextSeed("one_byte", "terrace-key-1 " + std::string(64, 'a')),
           TextSeed("two_keys", "# both\n\n" + a + b),
           TextSeed("twice", a + a),
           RecordSeed("record", 1, false),

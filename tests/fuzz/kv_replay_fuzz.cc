@@ -270,11 +270,11 @@ class World {
   uint64_t right_ = 0;  // of those that were asked, sent or not: as a router asks
 };
 
-constexpr uint8_t kAsk = 0, kKeep = 1, kReceive = 2, kSend = 3, kRead = 4, kGo = 6, kForget = 8,
-                  kAbandon = 9;
+constexpr uint8_t kAsk = 0, kKeep = 1, kReceive = 2, kSend = 3, kRead = 4, kTime = 5, kGo = 6,
+                  kForget = 8, kAbandon = 9;
 
 std::vector<Seed> Seeds() {
-  ChoiceWriter plain, lost, malformed, forgotten;
+  ChoiceWriter plain, lost, malformed, forgotten, anew, tired, crowd;
   const auto keep = [](ChoiceWriter* writer, uint8_t count) {
     for (uint8_t i = 0; i < count; ++i) {
       writer->Byte(0).Byte(kKeep).Byte(i).Byte(2).Byte('p').Byte(i);
@@ -301,12 +301,23 @@ std::vector<Seed> Seeds() {
   for (uint8_t topic = 0; topic < 3; ++topic) forgotten.Byte(0).Byte(kForget).Byte(topic);
   // More than a peer may have waiting.
   for (uint8_t i = 0; i < 2 * kRequestsPerPeerMax; ++i) {
-    forgotten.Byte(1).Byte(kAsk).Byte(0).Byte(1);
+    forgotten.Byte(1).Byte(kAsk).Byte(0).Byte(0).Byte(0);
   }
   forgotten.Byte(0).Byte(kReceive).Byte(0).Byte(kSend);
-  return {{"asked", plain.Take()},
-          {"lost", lost.Take()},
-          {"malformed", malformed.Take()},
+  // Told anew, and then as much as lets go of that; more peers than may be there.
+  keep(&anew, 9);
+  anew.Byte(0).Byte(kAsk).Byte(0).Byte(0).Byte(0).Byte(0).Byte(kReceive);
+  for (int i = 0; i < 4; ++i) anew.Byte(0).Byte(kSend).Byte(0).Byte(kRead);
+  keep(&anew, 20);
+  // Nobody tells it anew in time.
+  keep(&tired, 9);
+  tired.Byte(0).Byte(kAsk).Byte(0).Byte(0).Byte(0).Byte(0).Byte(kReceive);
+  for (int i = 0; i < 3; ++i) tired.Byte(0).Byte(kSend).Byte(0).Byte(kTime).Byte(255);
+  for (uint32_t i = 0; i <= KvEventReplay::kPeersMax; ++i) {
+    crowd.Byte(0).Byte(kGo).Byte(0).Byte(kAsk).Byte(0).Byte(0).Byte(5).Byte(0).Byte(kReceive);
+  }
+  return {{"told_anew", anew.Take()},     {"tired", tired.Take()}, {"crowd", crowd.Take()},
+          {"asked", plain.Take()},        {"lost", lost.Take()},   {"malformed", malformed.Take()},
           {"forgotten", forgotten.Take()}};
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "small_space.h"
+#include "terrace/codec.h"
 #include "terrace/protocol_introspection.h"
 #include "terrace/protocol_join.h"
 #include "terrace/protocol_operator.h"
@@ -19,6 +20,9 @@ constexpr size_t kOrdersMax = 16;
 constexpr uint32_t kChains = 4;
 constexpr uint32_t kManyKeys = 100;  // a choice above kFewKeysMax stands for so many each
 constexpr uint32_t kFewKeysMax = 240;
+constexpr uint32_t kAllKeys = 254;        // as many as a request may have; behind it one more
+constexpr uint32_t kNoMembers = 254;      // a choice of a self mask
+constexpr uint32_t kPageBehindAll = 255;  // a choice of a Join's page
 
 template <typename T>
 void Append(const T& value, Bytes* to) {
@@ -29,12 +33,6 @@ template <typename T>
 void AppendAll(std::span<const T> values, Bytes* to) {
   const auto bytes = std::as_bytes(values);
   to->insert(to->end(), bytes.begin(), bytes.end());
-}
-
-uint32_t KeyCount(Choices& choices) {
-  const uint32_t chosen = choices.Byte();
-  if (chosen == 0) return 4;
-  return chosen <= kFewKeysMax ? chosen % 32 : (chosen - kFewKeysMax) * kManyKeys;
 }
 
 // 0: says nothing; else each bit of the choice is a field.
@@ -72,16 +70,6 @@ uint32_t TakeHandle(Choices& choices) {
   return chosen == 3 ? choices.Number<uint32_t>() : (chosen + 1) % 3;
 }
 
-std::vector<BlockKey> TakeKeys(Choices& choices, uint32_t* first_position, BlockKey* parent) {
-  const uint64_t chain = choices.Below(kChains) + 1;
-  const uint32_t count = KeyCount(choices);
-  *first_position = choices.Below(8);
-  std::vector<BlockKey> keys = test::MakeKeys(*first_position + count, chain);
-  *parent = *first_position == 0 ? BlockKey{} : keys[*first_position - 1];
-  keys.erase(keys.begin(), keys.begin() + *first_position);
-  return keys;
-}
-
 SpaceSpec Space(uint32_t member, bool is_windowed) {
   SpaceSpec spec = test::SmallSpace({4096, 2048});
   spec.attention_group = member;
@@ -105,7 +93,13 @@ void Patch(Choices& choices, Bytes* body) {
 
 SpaceGroupSpec FuzzGroup(uint32_t number) {
   if (number == 0) return {.name = "one", .members = {{.spec = Space(0, false)}}};
-  return {.name = "two", .members = {{.spec = Space(1, false)}, {.spec = Space(2, true)}}};
+  if (number == 1) {
+    return {.name = "two", .members = {{.spec = Space(1, false)}, {.spec = Space(2, true)}}};
+  }
+  SpaceSpec spec = Space(0, false);
+  std::string why;
+  Require(ApplyCodec(Codec::kInt8, 1, &spec, &why).ok(), why);
+  return {.name = "lossy", .members = {{.spec = spec}}};
 }
 
 Bytes OpenBody(const SpaceGroupSpec& group, uint64_t self_mask) {
@@ -132,17 +126,38 @@ Bytes SessionBodies::Hello(Choices& choices) {
   return body;
 }
 
+// [0: a few; more of them; many]
+uint32_t SessionBodies::KeyCount(Choices& choices) {
+  const uint32_t chosen = choices.Byte();
+  if (chosen == 0) return 4;
+  if (chosen >= kAllKeys && !std::exchange(has_asked_all_, true)) {
+    return protocol::kKeysPerRequestMax + (chosen - kAllKeys);
+  }
+  return chosen <= kFewKeysMax ? chosen % 32 : (chosen - kFewKeysMax) * kManyKeys;
+}
+
+std::vector<BlockKey> SessionBodies::TakeKeys(Choices& choices, uint32_t* first_position,
+                                              BlockKey* parent) {
+  const uint64_t chain = choices.Below(kChains) + 1;
+  const uint32_t count = KeyCount(choices);
+  *first_position = choices.Below(8);
+  std::vector<BlockKey> keys = test::MakeKeys(*first_position + count, chain);
+  *parent = *first_position == 0 ? BlockKey{} : keys[*first_position - 1];
+  keys.erase(keys.begin(), keys.begin() + *first_position);
+  return keys;
+}
+
 LeaseToken SessionBodies::Token(Choices& choices) const {
   const uint32_t chosen = choices.Byte();
   if (chosen == 255) return choices.Number<LeaseToken>();
   return tokens_[chosen % tokens_.size()];
 }
 
-// [group; whose members; 0, or a field of its text that is another]
+// [group; whose members; 0, or a field of its text that is another; patches]
 Bytes SessionBodies::Open(Choices& choices) const {
   SpaceGroupSpec group = FuzzGroup(choices.Below(kFuzzGroups));
   const uint64_t self_mask = choices.Byte();
-  switch (choices.Below(6)) {
+  switch (choices.Below(7)) {
     case 1:
       group.name += std::string(TextOf(choices.Take(choices.Byte())));
       break;
@@ -152,6 +167,9 @@ Bytes SessionBodies::Open(Choices& choices) const {
     case 3:
       group.members[0].spec.part_bytes.resize(choices.Byte(), choices.Number<uint32_t>());
       break;
+    case 6:
+      group.name += "_many";
+      [[fallthrough]];
     case 4:
       group.members.resize(1 + choices.Below(70), group.members[0]);
       for (uint32_t i = 0; i < group.members.size(); ++i) group.members[i].spec.tp_rank = i;
@@ -164,11 +182,15 @@ Bytes SessionBodies::Open(Choices& choices) const {
     default:
       break;
   }
-  return OpenBody(group, self_mask == 0 ? (uint64_t{1} << group.members.size()) - 1 : self_mask);
+  uint64_t mask = self_mask == kNoMembers ? 0 : self_mask;
+  if (self_mask == 0) mask = (uint64_t{1} << group.members.size()) - 1;
+  Bytes body = OpenBody(group, mask);
+  Patch(choices, &body);
+  return body;
 }
 
 // [handle; keys; flags; members; hints]
-Bytes SessionBodies::Keys(const VerbRow& row, Choices& choices) const {
+Bytes SessionBodies::Keys(const VerbRow& row, Choices& choices) {
   Bytes body;
   protocol::KeysRequest request;
   request.group_handle = TakeHandle(choices);
@@ -190,7 +212,9 @@ Bytes SessionBodies::Keys(const VerbRow& row, Choices& choices) const {
 Bytes SessionBodies::Commit(Choices& choices) const {
   const WriteLease& lease = writes_[choices.Byte() % writes_.size()];
   const uint8_t left_out = choices.Byte();
-  const uint32_t flags = choices.Below(4) == 0 ? protocol::kCommitRelease : choices.Below(2);
+  const uint32_t way = choices.Below(4);
+  uint32_t flags = way == 0 ? protocol::kCommitRelease : choices.Byte();
+  if (way != 3) flags %= 2;
   const uint8_t kind = choices.Byte();
   std::vector<protocol::CommitEntry> entries;
   for (size_t i = 0; i < lease.entries.size(); ++i) {
@@ -254,7 +278,7 @@ Bytes SessionBodies::OrderDone(Choices& choices) const {
   return body;
 }
 
-Bytes SessionBodies::OfLease(const VerbRow& row, Choices& choices) const {
+Bytes SessionBodies::OfLease(const VerbRow& row, Choices& choices) {
   Bytes body;
   switch (row.verb) {
     case Verb::kJoin: {
@@ -265,8 +289,10 @@ Bytes SessionBodies::OfLease(const VerbRow& row, Choices& choices) const {
           protocol::kAcquireByParts | protocol::kAcquireDevice | protocol::kJoinPaged, choices);
       Append(join, &body);
       if (const uint8_t page = choices.Byte(); page > 0) {
-        Append(protocol::JoinPage{.first_block = page}, &body);
+        const uint32_t behind = protocol::kKeysPerRequestMax + 1;
+        Append(protocol::JoinPage{.first_block = page == kPageBehindAll ? behind : page}, &body);
       }
+      Patch(choices, &body);
       break;
     }
     case Verb::kRelease:
@@ -286,13 +312,14 @@ Bytes SessionBodies::OfLease(const VerbRow& row, Choices& choices) const {
                                     .key_count = static_cast<uint32_t>(indexes.size())},
              &body);
       for (const std::byte index : indexes) Append(static_cast<uint32_t>(index), &body);
+      Patch(choices, &body);
     }
   }
   return body;
 }
 
 // Heads of a fixed size are zeros with what the choices put anywhere in them; some have keys.
-Bytes SessionBodies::OfOperator(const VerbRow& row, Choices& choices) const {
+Bytes SessionBodies::OfOperator(const VerbRow& row, Choices& choices) {
   Bytes body(row.head_bytes);
   std::vector<BlockKey> keys;
   uint32_t first_position = 0;

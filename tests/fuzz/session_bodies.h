@@ -16,9 +16,10 @@
 
 namespace terrace::fuzz {
 
-// The groups that sessions open, by number: "one" member, and "two", the second windowed.
+// The groups that sessions open, by number: "one" member, "two", the second windowed, and one whose
+// blocks are "lossy".
 SpaceGroupSpec FuzzGroup(uint32_t number);
-inline constexpr uint32_t kFuzzGroups = 2;
+inline constexpr uint32_t kFuzzGroups = 3;
 Bytes OpenBody(const SpaceGroupSpec& group, uint64_t self_mask);
 
 class SessionBodies {
@@ -40,11 +41,13 @@ class SessionBodies {
   };
 
   Bytes Open(Choices& choices) const;
-  Bytes Keys(const VerbRow& row, Choices& choices) const;
+  uint32_t KeyCount(Choices& choices);
+  std::vector<BlockKey> TakeKeys(Choices& choices, uint32_t* first_position, BlockKey* parent);
+  Bytes Keys(const VerbRow& row, Choices& choices);
   Bytes Commit(Choices& choices) const;
   Bytes OrderDone(Choices& choices) const;
-  Bytes OfLease(const VerbRow& row, Choices& choices) const;
-  Bytes OfOperator(const VerbRow& row, Choices& choices) const;
+  Bytes OfLease(const VerbRow& row, Choices& choices);
+  Bytes OfOperator(const VerbRow& row, Choices& choices);
   LeaseToken Token(Choices& choices) const;
   void LearnReserve(const test::FakeMessage& message);
 
@@ -53,6 +56,7 @@ class SessionBodies {
   std::vector<Order> orders_;
   uint32_t token_count_ = 0, write_count_ = 0;
   uint32_t revoked_segment_ = 0;
+  bool has_asked_all_ = false;  // for as many keys as there may be, or one more: once, for its time
 };
 
 }  // namespace terrace::fuzz

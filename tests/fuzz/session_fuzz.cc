@@ -10,10 +10,13 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fuzz/fuzz.h"
 #include "fuzz/session_bodies.h"
+#include "fuzz/session_hooks.h"
+#include "fuzz/session_seeds.h"
 #include "sim/memory_tier.h"
 #include "terrace/protocol_device.h"
 #include "tiers/hbm/hbm_tier.h"
@@ -40,10 +43,13 @@ constexpr uint64_t kAnswerFactor = 4'096;
 constexpr uint64_t kHeapBytesMax = 16 * kMiB;
 constexpr size_t kStrangersMax = 12;  // more than may be there at once
 constexpr size_t kStrangersBytesMax = 4 * kKiB;
+constexpr uint32_t kSpokenMax = 12;  // requests of one record
+constexpr uint64_t kStuckUnitBytes = 128 * kKiB;
+constexpr size_t kSummariesMax = 64;
 
 class Conversation {
  public:
-  // [which tiers there are]
+  // [which tiers there are; what else of a daemon; whether few requests may be pending]
   explicit Conversation(uint8_t kind) {
     if ((kind & 1) != 0) {
       tier_ =
@@ -66,13 +72,23 @@ class Conversation {
                                                                  .buffers_bytes_max = 16 * kMiB,
                                                                  .tier = tier_.get(),
                                                                  .device = device_.get()});
+    hooks_ = std::make_unique<SessionHooks>(
+        *world_,
+        SessionHooks::Options{.has_records = (kind & 4) != 0, .has_names = (kind & 8) != 0});
+    if ((kind & 16) != 0) {
+      world_->sessions->SetLimits({.domains = {},
+                                   .pending_per_session_max = 2,
+                                   .output_bytes_max = 8 * kMiB,
+                                   .buffers_bytes_max = 16 * kMiB,
+                                   .slow_request_ms = 1});
+    }
     MeetBystander();
     for (size_t i = 0; i < kClients; ++i) Connect(i);
   }
 
   void Step(uint8_t operation, Choices& choices) {
     const size_t client = choices.Below(kClients);
-    switch (operation % 7) {
+    switch (operation % 12) {
       case 0:
       case 1:
         Say(client, Request(choices), choices.Byte());
@@ -97,6 +113,22 @@ class Conversation {
       case 6:
         MeetStranger(choices);
         break;
+      case 7:
+        Say(client, Together(choices), choices.Byte());
+        break;
+      case 8:
+        SayAtOnce(client, choices);
+        break;
+      case 9:
+        SayWithoutEnd(client, choices);
+        break;
+      case 10:
+        StopReading(client, choices);
+        break;
+      case 11:
+        hooks_->Answer(choices);
+        JudgeSummaries();
+        break;
     }
     Listen();
     world_->store->CheckInvariants(CheckScope::kIncremental);
@@ -110,6 +142,7 @@ class Conversation {
       dying_.push_back(clients_[i]);
     }
     for (const SessionId session : dying_) world_->sessions->OnProofOfDeath(session);
+    hooks_->End();
     Renew();
     world_->AdvanceTime(kTimeUnitUs);
     Listen();
@@ -177,12 +210,24 @@ class Conversation {
     }
   }
 
+  static uint32_t UidOf(size_t client) {
+    return client + 1 == kClients ? 0
+                                  : SessionHooks::kNamedWriterUid + static_cast<uint32_t>(client);
+  }
+  bool IsReader(size_t client) const { return hooks_->IsReader(UidOf(client)); }
   void Connect(size_t client) {
-    const bool is_root = client + 1 == kClients;
-    clients_[client] = world_->AttachAs(is_root ? 0 : 1000 + static_cast<uint32_t>(client));
+    clients_[client] = world_->ConnectAs(UidOf(client), 0);
+    protocol::HelloRequest hello;
+    if (IsReader(client)) hello.flags = protocol::kHelloReader;
+    Require(
+        world_->Call(clients_[client], Verb::kHello, BytesOf(hello)).status() == StatusCode::kOk,
+        "a client is not welcome");
+    Require(!IsReader(client) || world_->transport.lines[clients_[client]].attached ==
+                                     Transport::Attach::kReadersArenaAndLife,
+            "a reader is given memory to write");
     is_dying_[client] = false;
     for (uint32_t group = 0; group < kFuzzGroups; ++group) {
-      const uint64_t self_mask = group == 0 ? 1 : 3;
+      const uint64_t self_mask = group == 1 ? 3 : 1;
       const FakeMessage opened =
           world_->Call(clients_[client], Verb::kOpen, OpenBody(FuzzGroup(group), self_mask));
       // Their name or number may be another's by now.
@@ -194,9 +239,9 @@ class Conversation {
     bodies_.Learn(world_->Call(clients_[client], protocol::kVerbDeviceAttach, BytesOf(request)));
   }
   void HangUp(size_t client) {
-    const auto line = world_->transport.lines.find(clients_[client]);
-    const bool is_closed = line != world_->transport.lines.end() && line->second.closed.has_value();
-    if (!is_closed) world_->sessions->OnHangUp(clients_[client]);
+    auto& line = world_->transport.lines[clients_[client]];
+    line.stuck_bytes = 0;  // nobody is left to read it
+    if (!line.closed.has_value()) world_->sessions->OnHangUp(clients_[client]);
     is_dying_[client] = true;
   }
   void Leave(size_t client, Choices& choices) {
@@ -279,13 +324,78 @@ class Conversation {
     return frames;
   }
 
+  bool IsThere(size_t client) {
+    const bool is_closed = world_->transport.lines[clients_[client]].closed.has_value();
+    is_dying_[client] = is_dying_[client] || is_closed;
+    return !is_dying_[client];
+  }
+  // Several requests, one behind the other. [each: its length; the request]
+  Bytes Together(Choices& choices) {
+    Bytes all;
+    for (uint32_t i = 0; i < kSpokenMax && !choices.is_empty(); ++i) {
+      Choices of_request(choices.Take(choices.Byte()));
+      const Bytes request = Request(of_request);
+      all.insert(all.end(), request.begin(), request.end());
+    }
+    return all;
+  }
+  // Several say something before any of it is worked off, and one may go in the midst of it.
+  // [whether `leaver` goes; each: client; length; the request]
+  void SayAtOnce(size_t leaver, Choices& choices) {
+    const bool is_left = choices.Below(2) == 1;
+    std::vector<std::pair<SessionId, Bytes>> said;
+    uint64_t said_bytes = 0;
+    for (uint32_t i = 0; i < kSpokenMax && !choices.is_empty(); ++i) {
+      const size_t client = choices.Below(kClients);
+      Choices of_request(choices.Take(choices.Byte()));
+      if (!IsThere(client)) continue;
+      said.emplace_back(clients_[client], Request(of_request));
+      said_bytes += said.back().second.size();
+    }
+    (void)world_->TakeTurns();
+    HeapMeter meter;
+    for (const auto& [session, bytes] : said) (void)world_->sessions->OnBytes(session, bytes);
+    if (is_left && IsThere(leaver)) {
+      HangUp(leaver);
+      world_->transport.lines[clients_[leaver]].sent.clear();  // it may be cut anywhere
+    }
+    world_->Settle();
+    meter.RequireAtMost(kHeapBytesMax, kAnswerFactor, said_bytes);
+    Require(world_->TakeTurns().turns <= kTurnsMax + said_bytes / kBytesOfTurn,
+            "more turns than were said");
+  }
+  // A message that is longer than any may be, behind a request or none. [kWithoutEnd; the request]
+  void SayWithoutEnd(size_t client, Choices& choices) {
+    if (choices.Byte() != kWithoutEnd) return;
+    if (!IsThere(client) || std::exchange(has_said_without_end_, true)) return;
+    const SessionId session = clients_[client];
+    if (!choices.is_empty()) (void)world_->sessions->OnBytes(session, Request(choices));
+    Bytes page(protocol::kFrameBytesMax);
+    const protocol::FrameHeader header{.frame_bytes = protocol::kFrameBytesMax,
+                                       .verb = Verb::kStats,
+                                       .flags = protocol::kFrameMore,
+                                       .request_id = 1};
+    std::memcpy(page.data(), &header, sizeof(header));
+    const auto& line = world_->transport.lines[session];
+    for (uint64_t said_bytes = 0; said_bytes <= protocol::kMessageBytesMax + page.size();
+         said_bytes += page.size()) {
+      if (!line.closed.has_value()) (void)world_->sessions->OnBytes(session, page);
+    }
+    world_->Settle();
+    Require(line.closed.has_value(), "a message without an end is heard to its end");
+  }
+  // What it is sent from now on does not leave. [0: it reads again; how much there is]
+  void StopReading(size_t client, Choices& choices) {
+    if (!IsThere(client)) return;
+    uint64_t& stuck_bytes = world_->transport.lines[clients_[client]].stuck_bytes;
+    stuck_bytes = choices.Byte() * kStuckUnitBytes;
+    if (stuck_bytes == 0) world_->sessions->OnSent(clients_[client]);
+  }
+
   // `cut`: the size of a read; 0: all at once.
   void Say(size_t client, const Bytes& bytes, uint8_t cut) {
     const SessionId session = clients_[client];
-    if (is_dying_[client] || world_->transport.lines[session].closed.has_value()) {
-      is_dying_[client] = true;
-      return;
-    }
+    if (!IsThere(client)) return;
     (void)world_->TakeTurns();
     HeapMeter meter;
     const size_t piece_bytes = cut == 0 ? bytes.size() + 1 : 1 + bytes.size() / (1 + cut % 8);
@@ -305,15 +415,44 @@ class Conversation {
   }
   // What the daemon said. Take() looks at its frames.
   void Listen() {
-    for (const SessionId session : clients_) {
-      for (const FakeMessage& message : world_->transport.Take(session)) bodies_.Learn(message);
+    for (size_t client = 0; client < kClients; ++client) {
+      auto& line = world_->transport.lines[clients_[client]];
+      // Who is not waited for is cut off anywhere.
+      const bool is_cut_off =
+          line.closed == CloseReason::kSlowReader || line.closed == CloseReason::kNoBuffers;
+      if (is_cut_off) line.sent.clear();
+      for (const FakeMessage& message : world_->transport.Take(clients_[client])) {
+        Require(!IsReader(client) || message.header.verb != Verb::kReserve ||
+                    message.status() != StatusCode::kOk,
+                "a reader is given slots to write");
+        bodies_.Learn(message);
+      }
     }
     (void)world_->transport.Take(bystander_);
+  }
+  // What `terrace status` and the log say of sessions.
+  void JudgeSummaries() {
+    const auto rows = world_->sessions->Summaries(0, kSummariesMax);
+    const auto there = std::ranges::count(rows, false, &SessionSummary::is_hung_up);
+    Require(there == static_cast<ptrdiff_t>(world_->Stats().session_count),
+            "another number of sessions than there are");
+    Require(world_->sessions->Summaries(0, 1).size() == 1, "more sessions than were asked for");
+    for (const SessionSummary& row : rows) {
+      PeerIdentity peer;
+      std::string name;
+      Require(world_->sessions->Describe(row.id, &peer, &name) && peer.uid == row.peer.uid &&
+                  name == row.client_name && row.is_reader == hooks_->IsReader(peer.uid),
+              "a session is told of in two ways");
+    }
+    PeerIdentity peer;
+    std::string name;
+    Require(!world_->sessions->Describe(0, &peer, &name), "a session that is none is told of");
   }
 
   std::unique_ptr<sim::MemoryTier> tier_;
   std::unique_ptr<HbmTier> device_;
   std::unique_ptr<SessionHarness> world_;
+  std::unique_ptr<SessionHooks> hooks_;
   SessionBodies bodies_;
   std::array<SessionId, kClients> clients_{};
   std::array<bool, kClients> is_dying_{};
@@ -324,6 +463,7 @@ class Conversation {
   std::vector<BlockKey> its_keys_;
   Lease its_lease_;
   uint64_t next_id_ = 1'000;
+  bool has_said_without_end_ = false;
 };
 
 // What the harness expects is meant.
@@ -332,204 +472,6 @@ class FailureEnds final : public testing::EmptyTestEventListener {
     Require(!result.failed(), result.summary());
   }
 };
-
-// A record: its operation, and the choices of it.
-void PutRecord(uint8_t operation, const std::vector<uint8_t>& choices, ChoiceWriter* writer) {
-  writer->Byte(operation).Byte(static_cast<uint8_t>(choices.size()));
-  for (const uint8_t choice : choices) writer->Byte(choice);
-}
-// A request of client 0 that is right.
-void PutRequest(Verb verb, std::vector<uint8_t> of_body, ChoiceWriter* writer, uint8_t client = 0) {
-  std::vector<uint8_t> choices = {client, static_cast<uint8_t>(static_cast<uint8_t>(verb) - 1)};
-  choices.resize(choices.size() + 6);
-  choices.insert(choices.end(), of_body.begin(), of_body.end());
-  PutRecord(0, choices, writer);
-}
-// Stored, read by another, released, and looked for by an operator.
-Bytes Story(uint8_t kind) {
-  ChoiceWriter writer;
-  writer.Byte(kind);
-  PutRequest(Verb::kReserve, {}, &writer);
-  PutRequest(Verb::kCommit, {}, &writer);
-  for (int i = 0; i < 3; ++i) {
-    PutRequest(Verb::kAcquire, {0, 0, 0, 0, 15}, &writer, 1);
-    PutRequest(Verb::kJoin, {1}, &writer);
-    PutRequest(Verb::kRelease, {static_cast<uint8_t>(i)}, &writer, 1);
-    PutRequest(protocol::kVerbOrderDone, {}, &writer, 1);
-    PutRecord(3, {0, 10}, &writer);
-  }
-  PutRequest(Verb::kQuery, {}, &writer);
-  PutRequest(protocol::kVerbExplain, {}, &writer);
-  PutRequest(protocol::kVerbNamedPin, {0, 0, 0}, &writer, 2);
-  PutRequest(protocol::kVerbEvictWhere, {}, &writer, 2);
-  return writer.Take();
-}
-Bytes EveryVerb(uint8_t kind, uint8_t client) {
-  ChoiceWriter writer;
-  writer.Byte(kind);
-  PutRequest(Verb::kReserve, {}, &writer);
-  PutRequest(Verb::kCommit, {}, &writer);
-  for (const VerbRow& row : VerbTable()) {
-    if (row.verb != Verb::kHello) PutRequest(row.verb, {}, &writer, client);
-  }
-  return writer.Take();
-}
-
-// A verb of keys with each of its flags, each hint, of either group and of none.
-Bytes EveryFlag(Verb verb) {
-  ChoiceWriter writer;
-  writer.Byte(1);
-  PutRequest(Verb::kReserve, {}, &writer);
-  PutRequest(Verb::kCommit, {}, &writer);
-  for (const uint8_t group : {0, 1, 2}) {
-    for (uint8_t flag = 0; flag < 7; ++flag) {
-      const auto flags = static_cast<uint8_t>(1 << flag);
-      PutRequest(verb, {group, 0, 0, 0, flags}, &writer, flag % 2);
-      PutRequest(verb, {group, 0, 3, 2, flags, 1}, &writer, 2);
-    }
-    PutRequest(verb, {group, 0, 32}, &writer, 2);  // no keys
-  }
-  for (uint8_t hint = 0; hint < 8; ++hint) {
-    for (const uint8_t value : {1, 101, 255}) {
-      const auto hints = static_cast<uint8_t>(1 << hint);
-      PutRequest(verb, {0, 0, 0, 0, 0, 0, hints, value, value, value, value}, &writer);
-    }
-  }
-  return writer.Take();
-}
-// An operator's verb with each word of its head at several values.
-Bytes EveryField(const VerbRow& row) {
-  const bool has_keys = row.verb == protocol::kVerbExplain || row.verb == protocol::kVerbNamedPin;
-  ChoiceWriter writer;
-  writer.Byte(3);
-  PutRequest(Verb::kReserve, {}, &writer);
-  PutRequest(Verb::kCommit, {}, &writer);
-  for (size_t at = 0; at < row.head_bytes && at < 200; at += 4) {
-    for (const uint8_t value : {1, 2, 3, 255}) {
-      std::vector<uint8_t> body(has_keys ? 3 : 0);
-      for (const uint8_t choice : {uint8_t{1}, static_cast<uint8_t>(at), value}) {
-        body.push_back(choice);
-      }
-      body.insert(body.end(), 3, value == 255 ? 255 : 0);
-      PutRequest(row.verb, body, &writer, 2);
-    }
-  }
-  return writer.Take();
-}
-// Leases that are joined, cancelled, aborted and committed in every way.
-Bytes Leases(uint8_t kind) {
-  ChoiceWriter writer;
-  writer.Byte(kind);
-  for (uint8_t way = 0; way < 8; ++way) {
-    PutRequest(Verb::kReserve, {static_cast<uint8_t>(way % 2), way}, &writer);
-    PutRequest(Verb::kAcquire, {static_cast<uint8_t>(way % 2), way, 0, 0, 4}, &writer, 1);
-    PutRequest(Verb::kWait, {static_cast<uint8_t>(way % 2), way}, &writer, 1);
-    PutRequest(Verb::kCancel, {static_cast<uint8_t>(way * 30)}, &writer, 1);
-    const std::vector<uint8_t> commit = {way, way, way, way, 0, way, way, way};
-    PutRequest(Verb::kCommit, commit, &writer);
-    PutRequest(Verb::kAbort, {way, 3, 0, 1, way}, &writer);
-    for (const uint8_t flags : {0, 1, 2, 4, 128}) {
-      PutRequest(Verb::kJoin, {way, 0, way, flags, static_cast<uint8_t>(way % 3)}, &writer, 1);
-    }
-    PutRequest(Verb::kTouch, {way % 2 == 0 ? uint8_t{0} : uint8_t{1}, way}, &writer, 1);
-    PutRequest(Verb::kRelease, {way, 16, way}, &writer, 1);
-    PutRequest(protocol::kVerbOrderDone, {0, way}, &writer, 1);
-    PutRecord(3, {0, 20}, &writer);
-  }
-  return writer.Take();
-}
-Bytes Groups() {
-  ChoiceWriter writer;
-  writer.Byte(0);
-  for (uint8_t bend = 0; bend < 6; ++bend) {
-    for (const uint8_t mask : {0, 1, 4, 255}) {
-      PutRequest(Verb::kOpen, {1, mask, bend, 200, 200, 200, 200, 200}, &writer);
-    }
-  }
-  return writer.Take();
-}
-// Frames as they are: an unknown verb, an empty page that is not the last, a page of another.
-Bytes RawFrames() {
-  ChoiceWriter writer;
-  writer.Byte(0);
-  const std::vector<std::vector<uint8_t>> frames = {
-      {0, 16, 0, 0, 0, 1, 200, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0},
-      {0, 16, 0, 0, 0, 1, 3, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0},
-      {0, 17, 0, 0, 0, 1, 3, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0,
-       9, 16, 0, 0, 0, 1, 4, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0},
-      {0, 16, 0, 0, 0, 1, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-      {0, 16, 0, 0, 0, 9, 3, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0},
-      {0, 16, 0, 0, 0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0}};
-  for (const std::vector<uint8_t>& frame : frames) {
-    PutRecord(2, frame, &writer);
-    PutRecord(4, {0, 0}, &writer);
-  }
-  return writer.Take();
-}
-
-Bytes Strangers() {
-  ChoiceWriter writer;
-  writer.Byte(0);
-  for (uint8_t i = 0; i < 12; ++i) PutRecord(6, {0, 0, 0}, &writer);
-  return writer.Take();
-}
-// [offset of Hello; what stands there]
-Bytes Hellos() {
-  ChoiceWriter writer;
-  writer.Byte(0);
-  PutRecord(6, {0, 0, 0}, &writer);
-  for (const uint8_t at : {0, 4, 5, 6, 8, 12, 16}) {
-    PutRecord(6, {0, 0, 1, at, 255, 255, 255, 255}, &writer);
-  }
-  PutRecord(6, {0, 1, 3}, &writer);
-  PutRecord(6, {0, 1, 1}, &writer);
-  return writer.Take();
-}
-
-std::vector<Seed> Seeds() {
-  ChoiceWriter many, broken, deaths;
-  many.Byte(1);
-  for (const uint8_t chain : {0, 1, 2, 3}) {
-    PutRequest(Verb::kReserve, {0, chain, 252}, &many);
-    PutRequest(Verb::kCommit, {0, 0, 0, 1}, &many);
-    PutRequest(Verb::kAcquire, {0, chain, 252, 0, 4, 0, 1, 255}, &many, 1);
-  }
-  broken.Byte(0);
-  for (uint8_t bend = 1; bend < 5; ++bend) {
-    PutRecord(0, {0, 3, bend, 20, 0, 7, 0, 0}, &broken);
-    PutRecord(4, {0, 0}, &broken);
-  }
-  PutRecord(2, {0, 16, 0, 0, 0, 1, 18, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0}, &broken);
-  deaths.Byte(3);
-  for (const uint8_t client : {0, 1, 2}) {
-    PutRequest(Verb::kReserve, {1}, &deaths, client);
-    PutRecord(4, {client, client}, &deaths);
-    PutRecord(3, {0, 200}, &deaths);
-    PutRecord(5, {client}, &deaths);
-  }
-  std::vector<Seed> seeds = {{"story", Story(0)},
-                             {"story_with_a_drive", Story(1)},
-                             {"story_with_a_device", Story(3)},
-                             {"every_verb", EveryVerb(0, 0)},
-                             {"every_verb_of_root", EveryVerb(3, 2)},
-                             {"many_keys", many.Take()},
-                             {"broken", broken.Take()},
-                             {"deaths", deaths.Take()},
-                             {"leases", Leases(0)},
-                             {"leases_with_a_device", Leases(3)},
-                             {"groups", Groups()},
-                             {"hellos", Hellos()},
-                             {"strangers", Strangers()},
-                             {"raw_frames", RawFrames()}};
-  for (const VerbRow& row : VerbTable()) {
-    const std::string number = std::to_string(static_cast<int>(row.verb));
-    if (row.worker == VerbWorker::kKeys) seeds.push_back({"flags_" + number, EveryFlag(row.verb)});
-    if (row.role != VerbRole::kEngine && row.worker != VerbWorker::kKeys) {
-      seeds.push_back({"fields_" + number, EveryField(row)});
-    }
-  }
-  return seeds;
-}
 
 bool Run(std::span<const std::byte> input) {
   static const bool is_heard = [] {

@@ -182,7 +182,9 @@ int PatchedTable(const Bytes& table, Choices& choices) {
     patched[patched.size() - std::min(back, patched.size())] =
         static_cast<std::byte>(choices.Byte());
   }
-  if (choices.Below(8) == 7) patched.resize(choices.Number<uint16_t>());
+  const uint32_t cut = choices.Below(8);
+  if (cut == 7) patched.resize(choices.Number<uint16_t>());
+  if (cut == 6) patched.erase(patched.begin(), patched.begin() + kArenaPageBytes);
   const int fd = memfd_create("table", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   Require(fd >= 0 && ftruncate(fd, static_cast<off_t>(patched.size())) == 0 &&
               pwrite(fd, patched.data(), patched.size(), 0) == static_cast<ssize_t>(patched.size()),
@@ -254,12 +256,24 @@ Bytes FilledSeed(const std::vector<size_t>& classes) {
   return writer.Take();
 }
 
+// The trailer is the beginning of the last page, the marks of segments that of the one before:
+// tiers/arena/arena.h.
+constexpr uint16_t kTrailerBack = kArenaPageBytes - 1, kMarksBack = 2 * kArenaPageBytes - 1;
+Bytes Patched(uint16_t back, uint8_t value) {
+  return ChoiceWriter().Byte(3).Byte(1).Put<uint16_t>(back).Byte(value).Take();
+}
+
 std::vector<Seed> Seeds() {
   return {{"rows", FilledSeed({0, 0, 0, 1, 1, 2})},
           {"rows_of_one_slot", FilledSeed({3})},
           {"rows_at_odds", FilledSeed({2, 3, 0})},
           {"arena", ChoiceWriter().Byte(3).Take()},
           {"arena_patched", ChoiceWriter().Byte(3).Byte(1).Put<uint16_t>(4095 - 41).Byte(1).Take()},
+          {"arena_of_more_segments", Patched(kTrailerBack - 32, 4)},
+          {"arena_of_more_nodes", Patched(kTrailerBack - 36, 2)},
+          {"arena_of_huge_pages", Patched(kTrailerBack - 40, 1)},
+          {"arena_half_populated", Patched(kMarksBack - 1, 1)},
+          {"arena_of_less_rows", ChoiceWriter().Byte(3).Byte(0).Byte(6).Take()},
           {"arena_cut", ChoiceWriter().Byte(3).Byte(0).Byte(7).Put<uint16_t>(4096).Take()}};
 }
 

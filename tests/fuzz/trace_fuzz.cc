@@ -27,6 +27,7 @@ constexpr uint64_t kHeapBytesMax = kMiB;
 constexpr uint64_t kHeapFactor = 256;
 constexpr uint64_t kBytesOfPath = 3 * sizeof(uint64_t);  // of an id, in a vector that grows
 constexpr uint64_t kRecordBytesMin = 40;
+constexpr uint8_t kLongLine = 255;  // a kind of input
 
 // A file without a name, for all inputs.
 class ScratchFile {
@@ -65,6 +66,12 @@ std::string Zipped(std::string_view text) {
   return zipped;
 }
 
+// Of a line that is longer than any of a trace, and has an end or none.
+const std::string& ZippedLongLine() {
+  static const std::string zipped = Zipped(std::string(tools::kTraceLineBytesMax + kMiB, '7'));
+  return zipped;
+}
+
 // What the file unpacks to, as far as kTextBytesMax and a byte.
 size_t UnpackedBytes(const std::string& path) {
   const gzFile file = gzopen(path.c_str(), "rb");
@@ -82,6 +89,9 @@ void JudgeTrace(const Trace& trace) {
     Require(request.kind != tools::TraceKind::kAskedAndStored || trace.block_tokens > 0,
             "a request of blocks of no tokens");
   }
+  const std::string cut = CutLineText("t", trace);
+  Require(cut.find("line " + std::to_string(trace.cut_line) + " ") != std::string::npos,
+          "nobody says which line is cut off");
   DenseTrace dense;
   std::string why;
   if (!dense.Build(trace, &why)) return Require(!why.empty(), "refused, and nobody says why");
@@ -120,14 +130,19 @@ constexpr std::string_view kSessions =
 constexpr std::string_view kRecorded =
     R"({"terrace_trace":1,"domain":"default"}
 {"op":"acquire","timestamp":1,"hash_ids":[1,2],"block_tokens":16,"lease":5,"session_id":3}
-{"op":"reserve","timestamp":2,"hash_ids":[3],"parent":2,"first":2,"lease":6}
+{"op":"reserve","timestamp":2,"hash_ids":[3],"parent":2,"first":2,"block_tokens":16,"lease":6}
 {"op":"commit","timestamp":2,"lease":6}
 {"op":"match","timestamp":3,"hash_ids":[1]}
 {"op":"release","timestamp":3,"lease":5,"stop":"length"}
 {"op":"touch","timestamp":4,"hash_ids":[3],"stop":"aborted"}
+{"op":"release","timestamp":4,"lease":6}
 {"op":"acquire","timestamp":5,"hash_ids":[9],"flat":1}
-{"op":"acquire","timestamp":6,"hash_ids":[4],"parent":77,"first":3}
+{"op":"acquire","timestamp":6,"hash_ids":[4],"parent":77,"first":3,"block_tokens":16}
+{"op":"acquire","timestamp":7,"hash_ids":[4],"parent":3,"first":3,"block_tokens":16,"lease":7}
 )";
+
+constexpr std::string_view kBackwards =
+    R"({"timestamp": 7, "input_length": 1536, "hash_ids": [9, 8, 7]})";
 
 std::string RecordedWith(std::string_view line) {
   return std::string(kRecorded) + std::string(line) + "\n";
@@ -143,32 +158,61 @@ std::vector<Seed> Seeds() {
           seed("zipped", 1, Zipped(kRecorded)),
           seed("no_ids", 0, "{\"timestamp\":1,\"input_length\":5,\"hash_ids\":{}}\n"),
           seed("ids_of_text", 0, "{\"timestamp\":1,\"input_length\":5,\"hash_ids\":[\"x\"]}\n"),
-          seed("recorded_without_ids", 0, RecordedWith("{\"op\":\"match\",\"timestamp\":7}")),
+          seed("recorded_without_ids", 0, RecordedWith("{\"op\":\"acquire\",\"timestamp\":7}")),
           seed("recorded_ids_of_text", 0,
-               RecordedWith("{\"op\":\"match\",\"timestamp\":7,\"hash_ids\":[-1]}")),
+               RecordedWith("{\"op\":\"acquire\",\"timestamp\":7,\"hash_ids\":[-1]}")),
           seed("recorded_no_ids", 0,
-               RecordedWith("{\"op\":\"match\",\"timestamp\":7,\"hash_ids\":[]}")),
+               RecordedWith("{\"op\":\"acquire\",\"timestamp\":7,\"hash_ids\":[]}")),
           seed("recorded_of_no_tokens", 0,
-               RecordedWith("{\"op\":\"match\",\"timestamp\":7,\"hash_ids\":[1],"
+               RecordedWith("{\"op\":\"acquire\",\"timestamp\":7,\"hash_ids\":[1],"
                             "\"block_tokens\":0}")),
           seed("recorded_end_of_none", 0,
                RecordedWith("{\"op\":\"release\",\"timestamp\":7,\"lease\":99,\"stop\":1}")),
           seed("recorded_tip_of_none", 0,
                RecordedWith("{\"op\":\"touch\",\"timestamp\":7,\"hash_ids\":[],\"stop\":\"x\"}")),
           seed("recorded_of_another_format", 0, "{\"terrace_trace\":[2]}\n"),
+          seed("ids_of_text_of_a_block", 0,
+               "{\"timestamp\":1,\"input_length\":512,\"hash_ids\":[\"x\"]}\n"),
+          seed("line_cut_off", 0, std::string(kRequests) + "{\"timestamp\": 7, \"inp"),
+          seed("long_line", kLongLine, kRequests),
+          {"no_file", {}},
+          seed("no_requests", 0, "{\"terrace_trace\":1}\n"),
+          seed("no_object", 0, "[1]\n"),
+          seed("no_count", 0, "{\"timestamp\":-1,\"input_length\":512,\"hash_ids\":[1]}\n"),
+          seed("ids_in_two_places", 0, std::string(kRequests) + std::string(kBackwards)),
+          seed("recorded_of_no_time", 0, RecordedWith("{\"op\":\"acquire\"}")),
+          seed("recorded_of_no_verb", 0, RecordedWith("{\"op\":\"open\",\"timestamp\":7}")),
           seed("a_byte_of_zero", 0, std::string_view("{\0}\n", 4)),
           seed("cut_off", 1, Zipped(kRequests).substr(0, 60))};
 }
 
-// [kind; tokens a block; kind 0: text, read plain and gzip'd; else a file as it is]
+// A trace that is not there, and one that goes on with a line that is too long.
+void JudgeUnreadable(const std::string& path, size_t text_bytes) {
+  Trace trace;
+  Require(!Read(path, 0, text_bytes, &trace), "a trace that cannot be read was read");
+}
+
+// [kind; tokens a block; kind 0: text, read plain and gzip'd; kLongLine: text before such a line;
+// else a file as it is] Of nothing at all: no file.
 bool Run(std::span<const std::byte> input) {
   static ScratchFile file;
+  if (input.empty()) {
+    JudgeUnreadable("/proc/self/fd/none", 0);
+    return true;
+  }
   Choices choices(input);
-  const bool is_text = choices.Byte() % 2 == 0;
+  const uint8_t kind = choices.Byte();
+  const bool is_text = kind % 2 == 0;
   const uint32_t block_tokens = choices.Byte();
   const std::string_view bytes = TextOf(choices.Rest());
   const size_t text_bytes = UnpackedBytes(file.Hold(bytes));
   if (text_bytes > kTextBytesMax) return false;
+  if (kind == kLongLine) {
+    const std::string& path = file.Hold(Zipped(bytes) + ZippedLongLine());
+    Trace trace;
+    (void)Read(path, block_tokens, tools::kTraceLineBytesMax, &trace);
+    return true;
+  }
   Trace trace, again;
   const bool is_read = Read(file.Hold(bytes), block_tokens, text_bytes, &trace);
   if (is_read) JudgeTrace(trace);

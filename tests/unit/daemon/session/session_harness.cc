@@ -29,7 +29,20 @@ uint64_t FakeTransport::Send(SessionId session, std::span<const std::byte> bytes
   Append(&line.sent, bytes);
   ++line.sends;
   if (attach != Attach::kNothing) line.attached = attach;
-  return stuck_bytes;
+  return stuck_bytes + line.stuck_bytes;
+}
+
+uint64_t FakeTransport::unsent_bytes() const {
+  uint64_t bytes = stuck_bytes;
+  for (const auto& [session, line] : lines) {
+    if (!line.closed.has_value()) bytes += line.stuck_bytes;
+  }
+  return bytes;
+}
+
+uint64_t FakeTransport::unsent_bytes_of(SessionId session) const {
+  const auto found = lines.find(session);
+  return stuck_bytes + (found == lines.end() ? 0 : found->second.stuck_bytes);
 }
 
 std::vector<FakeMessage> FakeTransport::Take(SessionId session) {

@@ -64,11 +64,12 @@ class FakeTransport : public Transport {
     uint32_t resumes = 0;
     std::optional<CloseReason> closed;
     bool is_forgotten = false;
+    uint64_t stuck_bytes = 0;  // as below, of this client alone
   };
 
   uint64_t Send(SessionId session, std::span<const std::byte> bytes, Attach attach) override;
-  uint64_t unsent_bytes() const override { return stuck_bytes; }
-  uint64_t unsent_bytes_of(SessionId) const override { return stuck_bytes; }
+  uint64_t unsent_bytes() const override;
+  uint64_t unsent_bytes_of(SessionId session) const override;
   void ResumeInput(SessionId session) override { ++lines[session].resumes; }
   void Close(SessionId session, CloseReason reason) override { lines[session].closed = reason; }
   void Forget(SessionId session) override { lines[session].is_forgotten = true; }

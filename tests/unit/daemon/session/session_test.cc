@@ -298,6 +298,9 @@ TEST(SessionOpen, AnotherSpecUnderAKnownNameNamesFieldAndValues) {
   EXPECT_EQ(reply.status(), StatusCode::kInvalid);
   EXPECT_THAT(reply.text(), HasSubstr("revision"));
   EXPECT_THAT(reply.text(), HasSubstr("other"));
+  body[sizeof(protocol::OpenRequest)] = std::byte{'h'};
+  EXPECT_THAT(world.Call(second, Verb::kOpen, body).text(),
+              HasSubstr("'h' is open with 2 members, not 1; member 0's revision 'r', not 'other'"));
   EXPECT_FALSE(world.transport.lines[second].closed.has_value());
 }
 
