@@ -230,7 +230,7 @@ void AddShared(const SharedTierStats& redis, Troubles* troubles) {
     Add(Condition::kRedisNoWrites,
         "redis takes no writes: " + redis.write_trouble + "; what it has is served. " +
             (redis.is_full ? "Set its maxmemory-policy to allkeys-lru, or give it more memory"
-                           : "It is a replica, or cannot persist: see its log"),
+                           : "See its role, its log, min-replicas-to-write and this user's ACL"),
         troubles);
   }
 }

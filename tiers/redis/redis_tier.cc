@@ -293,10 +293,7 @@ uint64_t RedisTier::fetches_locked() const {
 }
 
 void RedisTier::Tick() {
-  std::vector<GroupId> owed;
-  for (const auto& [group, known] : state_->known)
-    if (known.is_owed) owed.push_back(group);
-  for (const GroupId& group : owed) state_->StartRise(group);
+  state_->StartRises();
   if (state_->is_stopped) return;
   state_->LookAtRisen();
   state_->erasures.Age(RedisNowUs(), OwedErasures::kPatienceUs);

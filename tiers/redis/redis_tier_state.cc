@@ -259,6 +259,7 @@ void RedisTier::State::StartLook(const GroupId& group) {
   uint64_t id = 0;
   if (!Admit({.kind = Answer::Kind::kLook, .group = group}, &id).ok()) return;
   group_known.is_looking = true;
+  group_known.begun_us = RedisNowUs();
   Give([this, id, known_before = QuestionOf(group)] {
     generations->Agree(known_before, [this, id](Status status, const Agreed& agreed) {
       Answer answer{.kind = Answer::Kind::kLook, .id = id, .status = status};
@@ -276,7 +277,7 @@ void RedisTier::State::LookAtRisen() {
     const bool is_due = !HasHeard(one) || IsOld(one, now_us);
     const bool has_risen = RedisGenerations::HasRisen(one.heard.generation);
     if (has_risen && !one.is_owed && !one.is_looking && is_due) {
-      due.emplace_back(one.heard.at_us, group);
+      due.emplace_back(std::max(one.heard.at_us, one.begun_us), group);
     }
   }
   const auto last = due.begin() + static_cast<ptrdiff_t>(std::min(due.size(), kLooksAtOnceMax));
@@ -292,6 +293,7 @@ void RedisTier::State::StartRise(const GroupId& group) {
       Admit({.kind = Answer::Kind::kRise, .group = group, .forgets = group_known.forgets}, &id);
   if (!admitted.ok()) return;  // Tick
   group_known.is_rising = true;
+  group_known.begun_us = RedisNowUs();
   Give([this, id, group, at_least = group_known.heard.generation] {
     generations->Agree(
         {.group = group, .at_least = at_least, .is_rise = true},
@@ -299,6 +301,15 @@ void RedisTier::State::StartRise(const GroupId& group) {
           Put({.kind = Answer::Kind::kRise, .id = id, .status = status, .heard = HeardNow(agreed)});
         });
   });
+}
+
+void RedisTier::State::StartRises() {
+  std::vector<std::pair<uint64_t, GroupId>> owed;
+  for (const auto& [group, one] : known) {
+    if (one.is_owed && !one.is_rising) owed.emplace_back(one.begun_us, group);
+  }
+  std::ranges::sort(owed);
+  for (const auto& [begun_us, group] : owed) StartRise(group);
 }
 
 void RedisTier::State::EndRise(const Operation& operation, const Answer& answer) {

@@ -65,6 +65,7 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
   struct Known {
     HeardGeneration heard;  // never, with a generation: as a predecessor knew it
     uint64_t forgets = 0;   // asked of this process
+    uint64_t begun_us = 0;  // when a look or a rise was begun last, whatever came of it
     bool is_owed = false;
     bool is_rising = false;
     bool is_looking = false;
@@ -88,6 +89,9 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
   // so, though nobody uses the group here.
   void LookAtRisen();
   void StartRise(const GroupId& group);
+  // All that are owed. Who was not tried for longest comes first: a server that tells nobody keeps
+  // no other's waiting.
+  void StartRises();
   // The group's generation is to rise, whatever becomes of this process.
   void Owe(const GroupId& group);
   // ---- erasures ----

@@ -254,6 +254,28 @@ TEST(RedisCluster, ANodeThatTakesNoGenerationIsSaidToTakeNoWritesUntilItDoes) {
   EXPECT_TRUE(rig.tier().stats().write_trouble.empty());
 }
 
+// More rises are owed on a node that takes none than are tried at once.
+TEST(RedisCluster, RisesOfOtherNodesAreToldBesideOneThatTakesNone) {
+  TERRACE_NEEDS_REDIS();
+  constexpr uint64_t kGroups = 1'200;
+  RedisCluster cluster({});
+  RedisRig rig(OptionsOf(cluster));
+  WaitForCluster(rig, cluster);
+  const size_t full = 0;
+  cluster.raw(full)->Command({"CONFIG", "SET", "maxmemory", "1"});
+  uint64_t there = 0;
+  for (uint64_t i = 0; i < kGroups; ++i) {
+    const GroupId group{i + 1, 77};
+    there += LeaderOf(cluster, group) == full ? 1 : 0;
+    rig.tier().Forget(group);
+  }
+  ASSERT_GT(there, 256u) << "operations_max";
+  EXPECT_TRUE(rig.RunTicking([&] { return rig.tier().stats().forgets_owed == there; }))
+      << rig.tier().stats().forgets_owed << " are owed, of that node are " << there;
+  cluster.raw(full)->Command({"CONFIG", "SET", "maxmemory", "0"});
+  EXPECT_TRUE(rig.RunTicking([&] { return rig.tier().stats().forgets_owed == 0; }));
+}
+
 TEST(RedisSentinel, AFailoverIsFollowed) {
   TERRACE_NEEDS_REDIS();
   if (testing::FindProgram("redis-sentinel").empty()) {

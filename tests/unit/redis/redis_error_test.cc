@@ -33,10 +33,10 @@ TEST(RedisErrors, TheFirstWordDecides) {
 TEST(RedisErrors, OfACommandInAScriptMeanTheSame) {
   EXPECT_EQ(ClassifyRedisError("ERR The user executing the script can't run this command or "
                                "subcommand script: 9282fe9c, on @user_script:1."),
-            RedisError::kNoPermission);
+            RedisError::kNoPermissionInScript);
   EXPECT_EQ(ClassifyRedisError("ERR ACL failure in script: User u has no permissions to run the "
                                "'set' command"),
-            RedisError::kNoPermission);
+            RedisError::kNoPermissionInScript);
   EXPECT_EQ(ClassifyRedisError("ERR Error running script (call to f_9282fe9c): @user_script:1: "
                                "@user_script: 1: -OOM command not allowed when used memory > "
                                "'maxmemory'."),
@@ -49,6 +49,12 @@ TEST(RedisErrors, OfACommandInAScriptMeanTheSame) {
                                "user_script:1: attempt to index a nil value"),
             RedisError::kOther);
   EXPECT_EQ(ClassifyRedisError("ERR Error running script: -WHO knows"), RedisError::kOther);
+  EXPECT_TRUE(IsWriteRefusal(RedisError::kNoPermissionInScript));
+  EXPECT_EQ(ClassifyRedisError("EXECABORT Transaction discarded because of: NOPERM this user has "
+                               "no permissions to run the 'exec' command"),
+            RedisError::kNoPermission);
+  EXPECT_EQ(ClassifyRedisError("EXECABORT Transaction discarded because of previous errors."),
+            RedisError::kOther);
 }
 
 TEST(RedisErrors, HardOnesAreThoseThatAnOperatorMustEnd) {

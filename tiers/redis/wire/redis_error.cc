@@ -43,6 +43,11 @@ std::string_view TakeWord(std::string_view* text) {
   return word;
 }
 
+RedisError ErrorOfWord(std::string_view word) {
+  const auto known = std::ranges::find(kWords, word, &ErrorWord::word);
+  return known == kWords.end() ? RedisError::kOther : known->error;
+}
+
 template <typename Number>
 bool ParseNumber(std::string_view text, Number* number) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
@@ -54,27 +59,27 @@ bool ParseNumber(std::string_view text, Number* number) {
 RedisError ClassifyScriptError(std::string_view text) {
   if (text.starts_with("The user executing the script can't run this command") ||
       text.starts_with("ACL failure in script")) {
-    return RedisError::kNoPermission;
+    return RedisError::kNoPermissionInScript;
   }
   const size_t quoted = text.find(": -");
   if (!text.starts_with("Error running script") || quoted == std::string_view::npos) {
     return RedisError::kOther;
   }
   text.remove_prefix(quoted + 3);
-  const std::string_view word = TakeWord(&text);
-  for (const ErrorWord& known : kWords) {
-    if (known.word == word) return known.error;
-  }
-  return RedisError::kOther;
+  return ErrorOfWord(TakeWord(&text));
 }
 
 }  // namespace
 
 RedisError ClassifyRedisError(std::string_view text) {
   const std::string_view word = TakeWord(&text);
-  for (const ErrorWord& known : kWords) {
-    if (known.word == word) return known.error;
+  // Of the EXEC itself: "EXECABORT Transaction discarded because of: NOPERM …"
+  constexpr std::string_view kDiscarded = "Transaction discarded because of: ";
+  if (word == "EXECABORT" && text.starts_with(kDiscarded)) {
+    std::string_view cause = text.substr(kDiscarded.size());
+    return ErrorOfWord(TakeWord(&cause));
   }
+  if (const RedisError known = ErrorOfWord(word); known != RedisError::kOther) return known;
   // Servers before 6 have no word of its own for these.
   if (word == "ERR" && text.starts_with("invalid password")) return RedisError::kWrongPassword;
   if (word == "ERR" && text.starts_with("operation not permitted")) return RedisError::kNoAuth;
@@ -121,6 +126,7 @@ std::string_view RedisErrorName(RedisError error) {
   if (error == RedisError::kTooLong) return "value too long";
   if (error == RedisError::kWrongArguments) return "wrong number of arguments";
   if (error == RedisError::kUnknownCommand) return "unknown command";
+  if (error == RedisError::kNoPermissionInScript) return "no permission in a script";
   for (const ErrorWord& known : kWords) {
     if (known.error == error) return known.name;
   }
@@ -134,7 +140,8 @@ bool IsHardRedisError(RedisError error) {
 
 bool IsWriteRefusal(RedisError error) {
   return error == RedisError::kOutOfMemory || error == RedisError::kReadOnly ||
-         error == RedisError::kMisconfigured || error == RedisError::kNoReplicas;
+         error == RedisError::kMisconfigured || error == RedisError::kNoReplicas ||
+         error == RedisError::kNoPermissionInScript;
 }
 
 bool IsSoftRedisError(RedisError error) {
@@ -165,6 +172,10 @@ Status StatusOfRedisError(RedisError error) {
     case RedisError::kNoReplicas:
       return Status(StatusCode::kNoSpace,
                     "the Redis server takes no writes now: it has too few replicas (NOREPLICAS)");
+    case RedisError::kNoPermissionInScript:
+      return Status(StatusCode::kNoSpace,
+                    "the Redis server's ACL lets this user run scripts, and not all that is in "
+                    "them (docs/REDIS_FORMAT.md lists it)");
     case RedisError::kNoAuth:
     case RedisError::kWrongPassword:
     case RedisError::kNoPermission:

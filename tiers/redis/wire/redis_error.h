@@ -30,6 +30,7 @@ enum class RedisError : uint8_t {
   kReadOnly,     // a replica
   kMisconfigured,
   kNoReplicas,
+  kNoPermissionInScript,  // what is done without a script goes on
   kLoading,
   kBusyScript,
   kClusterDown,

@@ -179,16 +179,14 @@ void RedisNode::NoteWrites(const RedisRequest& request, const RedisAnswer& answe
   const RedisError before = write_refusal_.error();
   if (IsWriteRefusal(answer.error)) {
     write_refusal_.OnRefused(answer.error, request.slot, RedisNowUs());
-  } else if (request.is_write && answer.status.ok() &&
-             (answer.error == RedisError::kNone || IsRedirect(answer.error))) {
-    write_refusal_.OnTaken();  // or they are another's to take
+  } else if (request.is_write && answer.status.ok() && answer.error == RedisError::kNone) {
+    write_refusal_.OnTaken();
   }
   if (write_refusal_.error() != before) options_.listener->OnNodeHealth(this);
 }
 
-void RedisNode::LookForWrites(const std::string& look_key) {
+void RedisNode::LookForWrites(const std::string& look_key, uint32_t slot) {
   if (!is_ready() || !write_refusal_.TakeLook(RedisNowUs())) return;
-  const uint32_t slot = write_refusal_.slot();
   const std::string key = look_key + "{" + RedisTagOf(slot) + "}";
   Send({.command = FormatRedisCommand({"SET", key, "", "PX", "1"}),
         .slot = slot,

@@ -67,9 +67,9 @@ class RedisNode final : public RedisConnectionListener {
   const std::string& trouble() const { return trouble_; }
   RedisRefusal refusal() const { return refusal_; }
   const WriteRefusal& write_refusal() const { return write_refusal_; }
-  // Asks whether writes are taken again, if it is time; `look_key` with a hash tag behind it is of
-  // nothing.
-  void LookForWrites(const std::string& look_key);
+  // Asks whether writes are taken again, if it is time, with one of that slot; `look_key` with a
+  // hash tag behind it is of nothing.
+  void LookForWrites(const std::string& look_key, uint32_t slot);
   // As its last login said.
   bool knows_expire_nx() const { return knows_expire_nx_; }
   const RedisEndpoint& endpoint() const { return options_.connection.endpoint; }

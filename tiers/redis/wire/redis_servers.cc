@@ -57,13 +57,18 @@ void RedisServers::Close(Status status) {
 
 RedisServersStats RedisServers::stats() const {
   RedisServersStats stats;
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    const WriteRefusal& refusal = nodes_[i]->write_refusal();
+    if (refusal.error() != RedisError::kNone && nodes_[i]->is_ready() &&
+        SlotOn(i, refusal.slot()).has_value()) {
+      stats.write_refusal = refusal.error();
+      break;
+    }
+  }
   for (const auto* nodes : {&nodes_, &sentinels_}) {
     for (const auto& node : *nodes) {
       const RedisNodeCounts counts = node->counts();
       stats.is_ready |= nodes == &nodes_ && node->is_ready();
-      if (stats.write_refusal == RedisError::kNone && node->is_ready()) {
-        stats.write_refusal = node->write_refusal().error();
-      }
       const bool is_sentinel = nodes == &sentinels_;
       const bool is_login = node->trouble() == StatusOfRedisError(RedisError::kNoAuth).what();
       const bool is_counted = !is_sentinel || node->refusal() != RedisRefusal::kLogin;
@@ -96,7 +101,18 @@ bool RedisServers::TakesWrites(uint32_t slot) const {
 }
 
 void RedisServers::LookForWrites() {
-  for (const auto& node : nodes_) node->LookForWrites(options_.look_key);
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    if (nodes_[i]->write_refusal().error() == RedisError::kNone) continue;
+    const std::optional<uint32_t> slot = SlotOn(i, nodes_[i]->write_refusal().slot());
+    if (slot) nodes_[i]->LookForWrites(options_.look_key, *slot);
+  }
+}
+
+std::optional<uint32_t> RedisServers::SlotOn(size_t node, uint32_t slot) const {
+  if (options_.topology != RedisTopology::kCluster || node_of_slot_[slot] == node) return slot;
+  const auto held = std::ranges::find(node_of_slot_, node);
+  if (held == node_of_slot_.end()) return std::nullopt;
+  return static_cast<uint32_t>(held - node_of_slot_.begin());
 }
 
 // ---- requests ----

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -67,6 +68,8 @@ class RedisServers final : public RedisNodeListener {
   // The index of the node at that address, made if it is new. kNone: there are too many.
   size_t NodeAt(const RedisEndpoint& endpoint);
   size_t NodeOf(uint32_t slot) const;
+  // One that the node holds, that one if it does. None: it holds none any more.
+  std::optional<uint32_t> SlotOn(size_t node, uint32_t slot) const;
   // From `first` on, or before it.
   size_t AnyReady(const std::vector<std::unique_ptr<RedisNode>>& nodes, size_t first = 0) const;
   bool IsAmiss() const;

@@ -33,9 +33,13 @@ class WriteRefusal {
   RedisError error() const { return error_; }
   uint32_t slot() const { return slot_; }  // of that write's keys
   bool IsPaused(uint64_t now_us) const { return now_us < paused_until_us_; }
-  // True: the server is to be asked now, with a write of that slot.
+  // True: the server is to be asked now. Of what scripts may not do a look says nothing: the next
+  // write does.
   bool TakeLook(uint64_t now_us) {
-    if (error_ == RedisError::kNone || now_us - asked_us_ < kLookUs) return false;
+    if (error_ == RedisError::kNone || error_ == RedisError::kNoPermissionInScript ||
+        now_us - asked_us_ < kLookUs) {
+      return false;
+    }
     asked_us_ = now_us;
     return true;
   }
