@@ -27,7 +27,9 @@ class LeftBlocks {
   // What is left of a group (none: of any), from that position on, goes when EraseLeft comes to it.
   virtual void MarkLeft(const std::optional<GroupId>& group, uint64_t position) = 0;
   // Likewise what lies deeper in its group than the key, if that is left: it may continue the key.
-  virtual void MarkLeftBelow(const std::optional<GroupId>& group, const BlockKey& key) = 0;
+  // The key's position then, else none.
+  virtual std::optional<uint64_t> MarkLeftBelow(const std::optional<GroupId>& group,
+                                                const BlockKey& key) = 0;
   // What is left under the key goes at once.
   virtual void EraseLeftKey(const std::optional<GroupId>& group, const BlockKey& key,
                             UnindexedTaken* taken) = 0;

@@ -83,9 +83,6 @@ void AddShared(const DomainFigures::SharedStats& shared, const Families::Labels&
              Of(tier.forgets_owed));
   all->Gauge({"terrace_shared_erasures_owed", "Erased blocks the server does not know of."}, labels,
              Of(tier.erasures_owed));
-  all->Counter({"terrace_shared_generations_lost_total",
-                "Groups forgotten since the server had lost their generation."},
-               labels, Of(tier.generations_lost));
   all->Counter({"terrace_shared_breaker_opened_total", "Times the server was given a rest."},
                labels, Of(tier.breaker_opened));
   all->Counter({"terrace_shared_seeks_total", "Questions what the server has."}, labels,

@@ -182,10 +182,15 @@ void Adoption::ForEachOf(std::optional<uint64_t> group_tag, const BlockKey& key,
   }
 }
 
-void Adoption::EraseBelowKey(std::optional<uint64_t> group_tag, const BlockKey& key) {
-  ForEachOf(group_tag, key, [this](const Range& range, size_t index) {
-    Erase(range.group_tag, uint64_t{parked_[index].position} + 1);
+std::optional<uint64_t> Adoption::EraseBelowKey(std::optional<uint64_t> group_tag,
+                                                const BlockKey& key) {
+  std::optional<uint64_t> found;
+  ForEachOf(group_tag, key, [&](const Range& range, size_t index) {
+    const uint64_t position = parked_[index].position;
+    Erase(range.group_tag, position + 1);
+    found = std::min(found.value_or(position), position);
   });
+  return found;
 }
 
 void Adoption::EraseKey(std::optional<uint64_t> group_tag, const BlockKey& key,

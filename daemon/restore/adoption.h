@@ -47,8 +47,8 @@ class Adoption {
   // DropErased makes a successor forget it, too.
   void Erase(std::optional<uint64_t> group_tag, uint64_t position = 0);
   // Likewise what lies deeper in its group than the key, if that is parked: it may continue the
-  // key.
-  void EraseBelowKey(std::optional<uint64_t> group_tag, const BlockKey& key);
+  // key, whose position this is then, else none.
+  std::optional<uint64_t> EraseBelowKey(std::optional<uint64_t> group_tag, const BlockKey& key);
   // What is parked under the key is dropped at once.
   void EraseKey(std::optional<uint64_t> group_tag, const BlockKey& key, UnindexedTaken* taken);
   // As many slots as *budget says. True: nothing of what was erased is left.

@@ -1,5 +1,7 @@
 #include "daemon/rule/unindexed_eviction.h"
 
+#include <unordered_set>
+
 namespace terrace {
 namespace {
 
@@ -38,18 +40,35 @@ bool UnindexedEviction::EvictKeys(const KeysQuery& query, std::span<const BlockI
   const std::optional<GroupId> group = IdOf(query.group_index);
   const bool is_subtree = (query.flags & protocol::kEvictSubtree) != 0;
   UnindexedTaken taken;
+  std::unordered_set<BlockKey> indexed;
+  for (const BlockId id : found) indexed.insert(d_.index.node(id).key);
   for (const BlockKey& key : query.keys) {
-    if (is_subtree) adoption_.EraseBelowKey(TagOf(group), key);
+    if (is_subtree) MarkBelowKey(group, key, indexed.contains(key));
     adoption_.EraseKey(TagOf(group), key, &taken);
-    if (left_ == nullptr) continue;
-    if (is_subtree) left_->MarkLeftBelow(group, key);
-    left_->EraseLeftKey(group, key, &taken);
+    if (left_ != nullptr) left_->EraseLeftKey(group, key, &taken);
   }
   for (const BlockId id : found) {
     if (!is_subtree) break;
     const RadixIndex::Node& node = d_.index.node(id);
     MarkBelow(d_.groups[node.group_index]->id(), node.position);
   }
+  return Take(&taken, reply);
+}
+
+// Memory and drives need not have the same blocks of a chain. How deep a key lies that neither has
+// nobody knows: anything but a first block may continue it, as everything here has lost its parent.
+void UnindexedEviction::MarkBelowKey(const std::optional<GroupId>& group, const BlockKey& key,
+                                     bool is_indexed) {
+  const std::optional<uint64_t> parked = adoption_.EraseBelowKey(TagOf(group), key);
+  std::optional<uint64_t> left;
+  if (left_ != nullptr) left = left_->MarkLeftBelow(group, key);
+  if (is_indexed) return;
+  if (!parked) adoption_.Erase(TagOf(group), left.value_or(0) + 1);
+  if (!left && left_ != nullptr) left_->MarkLeft(group, parked.value_or(0) + 1);
+}
+
+bool UnindexedEviction::GoOn(protocol::EvictReply* reply) {
+  UnindexedTaken taken;
   return Take(&taken, reply);
 }
 

@@ -4,7 +4,8 @@
 // answered, and before it looks at the index: nothing is adopted behind it then. No pin keeps it.
 //
 // Of what continues a key nobody knows more here than how deep it lies: all that lies deeper in the
-// key's group goes with it.
+// key's group goes with it; of a key that is nowhere, all of the group (or groups) but first
+// blocks.
 //
 // THREADING: store thread. LIMITS: a call takes kBlocksPerTurnMax slots or entries at most.
 #pragma once
@@ -32,15 +33,18 @@ class UnindexedEviction {
   // up. True: it has gone; false: call it again.
   bool EvictAll(uint32_t group_index, std::optional<TierKind> tier, protocol::EvictReply* reply);
   // What has these keys and, with kEvictSubtree, what continues them, or one of `found`, which the
-  // index names. The same answer.
+  // index names. The same answer, but that GoOn is called again.
   bool EvictKeys(const KeysQuery& query, std::span<const BlockId> found,
                  protocol::EvictReply* reply);
+  // The next call behind one of EvictKeys that was not through: its keys have gone by now.
+  bool GoOn(protocol::EvictReply* reply);
   // Nobody has used it for as long as the process runs.
   uint64_t idle_us() const { return d_.NowUs() - since_us_; }
 
  private:
   std::optional<GroupId> IdOf(uint32_t group_index) const;
   void MarkBelow(const GroupId& group, uint64_t position);
+  void MarkBelowKey(const std::optional<GroupId>& group, const BlockKey& key, bool is_indexed);
   bool Take(UnindexedTaken* taken, protocol::EvictReply* reply);
 
   CacheDomain& d_;

@@ -251,10 +251,12 @@ uint64_t OpenEvictWalk(const Caller& caller, const KeysQuery& query) {
 }
 
 // True: it has gone.
-bool EvictUnindexed(const Caller& caller, const KeysQuery& query, protocol::EvictReply* answer) {
+bool EvictUnindexed(const Caller& caller, const KeysQuery& query, bool is_begun,
+                    protocol::EvictReply* answer) {
   UnindexedEviction& unindexed = caller.rooms->unindexed;
   if (unindexed.is_empty()) return true;
   if (query.keys.empty()) return unindexed.EvictAll(query.group_index, std::nullopt, answer);
+  if (is_begun) return unindexed.GoOn(answer);
   return unindexed.EvictKeys(query, BlocksOf(caller, query), answer);
 }
 
@@ -288,7 +290,8 @@ Status EvictOperation::Evict(const KeysQuery& query) {
         KeyedEviction::Options{.is_dry_run = is_dry_run, .is_all = query.keys.empty()});
   }
   const bool is_subtree = (query.flags & protocol::kEvictSubtree) != 0;
-  has_unindexed_ = !is_dry_run && walk_ == 0 && !EvictUnindexed(caller, query, answer_);
+  has_unindexed_ =
+      !is_dry_run && walk_ == 0 && !EvictUnindexed(caller, query, has_unindexed_, answer_);
   if (has_unindexed_) return Status::Ok();
   // What only the shared tier has. Looked at once, before any of them goes.
   if (!is_dry_run && walk_ == 0) {

@@ -54,10 +54,15 @@ void LeftEntries::ForEachOf(const std::optional<GroupId>& group, const BlockKey&
   }
 }
 
-void LeftEntries::MarkBelow(const std::optional<GroupId>& group, const BlockKey& key) {
-  ForEachOf(group, key, [this](const Entry& entry) {
-    MarkOne(&groups_[entry.group], uint64_t{entry.position} + 1);
+std::optional<uint64_t> LeftEntries::MarkBelow(const std::optional<GroupId>& group,
+                                               const BlockKey& key) {
+  std::optional<uint64_t> found;
+  ForEachOf(group, key, [&](const Entry& entry) {
+    const uint64_t position = entry.position;
+    MarkOne(&groups_[entry.group], position + 1);
+    found = std::min(found.value_or(position), position);
   });
+  return found;
 }
 
 void LeftEntries::EraseKey(const std::optional<GroupId>& group, const BlockKey& key,

@@ -45,7 +45,7 @@ class LeftEntries {
 
   // As LeftBlocks says.
   void Mark(const std::optional<GroupId>& group, uint64_t position);
-  void MarkBelow(const std::optional<GroupId>& group, const BlockKey& key);
+  std::optional<uint64_t> MarkBelow(const std::optional<GroupId>& group, const BlockKey& key);
   void EraseKey(const std::optional<GroupId>& group, const BlockKey& key, UnindexedTaken* taken);
   bool EraseMarked(uint32_t* budget, UnindexedTaken* taken);
 

@@ -499,8 +499,9 @@ void NvmeTier::MarkLeft(const std::optional<GroupId>& group, uint64_t position) 
   parts_->left.Mark(group, position);
 }
 
-void NvmeTier::MarkLeftBelow(const std::optional<GroupId>& group, const BlockKey& key) {
-  parts_->left.MarkBelow(group, key);
+std::optional<uint64_t> NvmeTier::MarkLeftBelow(const std::optional<GroupId>& group,
+                                                const BlockKey& key) {
+  return parts_->left.MarkBelow(group, key);
 }
 
 void NvmeTier::EraseLeftKey(const std::optional<GroupId>& group, const BlockKey& key,

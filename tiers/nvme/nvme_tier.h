@@ -112,7 +112,8 @@ class NvmeTier final : public Tier, public LeftBlocks {
   // ---- LeftBlocks ----
   bool has_left() const override;
   void MarkLeft(const std::optional<GroupId>& group, uint64_t position) override;
-  void MarkLeftBelow(const std::optional<GroupId>& group, const BlockKey& key) override;
+  std::optional<uint64_t> MarkLeftBelow(const std::optional<GroupId>& group,
+                                        const BlockKey& key) override;
   void EraseLeftKey(const std::optional<GroupId>& group, const BlockKey& key,
                     UnindexedTaken* taken) override;
   bool EraseLeft(uint32_t* budget, UnindexedTaken* taken) override;
