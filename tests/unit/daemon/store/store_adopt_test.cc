@@ -337,6 +337,23 @@ TEST_F(StoreAdoptErased, WithWhatMayContinueThem) {
   ExpectFound(3, 4);
 }
 
+// How deep the key would lie nobody knows: all but first blocks may continue it.
+TEST_F(StoreAdoptErased, WithWhatMayContinueAKeyThatIsNowhere) {
+  const SessionId session = ParkAndOpenOther();
+  const std::vector<BlockKey> nowhere = StoreWorld::Keys(1, /*chain=*/9);
+  EXPECT_EQ(world_.Evict(All(session, nowhere, 0)).block_count, 0u);
+  EXPECT_EQ(world_.Evict(All(session, nowhere, protocol::kEvictSubtree)).block_count,
+            2 * (kCount - 1));
+  ExpectFound(1, 1);
+}
+
+TEST_F(StoreAdoptErased, WithWhatMayContinueAKeyThatWasTakenAlone) {
+  const SessionId session = ParkAndOpenOther();
+  EXPECT_EQ(world_.Evict(All(session, {keys_[3]}, 0)).block_count, 1u);
+  world_.Evict(All(session, {keys_[3]}, protocol::kEvictSubtree));
+  ExpectFound(1, 1);
+}
+
 TEST_F(StoreAdoptErased, OfAnotherGroupTheyStay) {
   const SessionId session = ParkAndOpenOther();
   world_.Reset(session, other_group_);
