@@ -58,15 +58,17 @@ std::string RemedyForDenied(const std::string& socket_path) {
   const std::string gid = std::to_string(facts.st_gid);
   char mode[8];
   std::snprintf(mode, sizeof(mode), "%04o", static_cast<unsigned>(facts.st_mode & 07777));
+  std::string remedy =
+      "add the user to group " + gid + " (`getent group " + gid + "` names it) and log in anew";
+  if (!lets_group_in) {
+    remedy = std::string("let its group in (chmod ") + (is_directory ? "g+x" : "g+w") +
+             "), with the user in it";
+  } else if (facts.st_gid == 0) {
+    remedy = "run terraced under a group of its own, and add the user to that";
+  }
   return "uid " + std::to_string(geteuid()) +
          " may not: " + (is_directory ? "directory " : "socket ") + path + " is of uid " +
-         std::to_string(facts.st_uid) + " and gid " + gid + ", mode " + mode + "; " +
-         (facts.st_gid == 0 && lets_group_in
-              ? std::string("run terraced under a group of its own, and add the user to that")
-          : lets_group_in ? "add the user to group " + gid + " (`getent group " + gid +
-                                "` names it) and log in anew"
-                          : std::string("let its group in (chmod ") +
-                                (is_directory ? "g+x" : "g+w") + "), with the user in it") +
+         std::to_string(facts.st_uid) + " and gid " + gid + ", mode " + mode + "; " + remedy +
          ", or ask for a domain of its own";
 }
 

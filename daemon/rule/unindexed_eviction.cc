@@ -31,26 +31,26 @@ bool UnindexedEviction::EvictAll(uint32_t group_index, std::optional<TierKind> t
   if (left_ != nullptr && tier.value_or(TierKind::kNvme) == TierKind::kNvme) {
     left_->MarkLeft(group, 0);
   }
-  UnindexedTaken taken;
-  return Take(&taken, reply);
+  return GoOn(reply);
 }
 
 bool UnindexedEviction::EvictKeys(const KeysQuery& query, std::span<const BlockId> found,
                                   protocol::EvictReply* reply) {
   const std::optional<GroupId> group = IdOf(query.group_index);
   const bool is_subtree = (query.flags & protocol::kEvictSubtree) != 0;
+  if (is_subtree) {
+    std::unordered_set<BlockKey> indexed;
+    for (const BlockId id : found) {
+      const RadixIndex::Node& node = d_.index.node(id);
+      indexed.insert(node.key);
+      MarkBelow(d_.groups[node.group_index]->id(), node.position);
+    }
+    for (const BlockKey& key : query.keys) MarkBelowKey(group, key, indexed.contains(key));
+  }
   UnindexedTaken taken;
-  std::unordered_set<BlockKey> indexed;
-  for (const BlockId id : found) indexed.insert(d_.index.node(id).key);
   for (const BlockKey& key : query.keys) {
-    if (is_subtree) MarkBelowKey(group, key, indexed.contains(key));
     adoption_.EraseKey(TagOf(group), key, &taken);
     if (left_ != nullptr) left_->EraseLeftKey(group, key, &taken);
-  }
-  for (const BlockId id : found) {
-    if (!is_subtree) break;
-    const RadixIndex::Node& node = d_.index.node(id);
-    MarkBelow(d_.groups[node.group_index]->id(), node.position);
   }
   return Take(&taken, reply);
 }
