@@ -195,6 +195,17 @@ class SlowTier:
             lease.has_come = True
 
 
+def begin_beside_hang(daemon, tier, begin, is_under_way, count=100):
+    """So many loads of a slow tier, whose daemon hangs before it is asked, or once it has been."""
+    if not is_under_way:
+        daemon.process.send_signal(signal.SIGSTOP)
+    begun = [begin() for _ in range(count)]
+    if is_under_way:
+        until(lambda: len(tier.leases) == count)
+        daemon.process.send_signal(signal.SIGSTOP)
+    return begun
+
+
 def until(what, limit_s=LONG_S, pause_s=0.01):
     """Seconds until it came to pass."""
     began = time.monotonic()

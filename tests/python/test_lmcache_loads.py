@@ -14,7 +14,7 @@ import terrace  # noqa: E402  pylint: disable=wrong-import-position
 from terrace.lmcache import TerraceL2Adapter  # noqa: E402  pylint: disable=C0413
 import lmcache_engine  # noqa: E402  pylint: disable=wrong-import-position
 from conftest import (  # noqa: E402  pylint: disable=wrong-import-position
-    LONG_S, SlowTier, connect, until)
+    LONG_S, SlowTier, begin_beside_hang, connect, until)
 
 
 class Loads:
@@ -113,12 +113,7 @@ def test_beside_a_daemon_that_hangs_each_ends_by_its_deadline(daemon, monkeypatc
     loads = Loads(daemon, 1, load_timeout_ms=300)
     tier = SlowTier(monkeypatch)
     began = time.monotonic()
-    if not is_under_way:
-        daemon.process.send_signal(signal.SIGSTOP)
-    late = [loads.begin(loads.rows[0]) for _ in range(100)]
-    if is_under_way:
-        until(lambda: len(tier.leases) == 100)
-        daemon.process.send_signal(signal.SIGSTOP)
+    late = begin_beside_hang(daemon, tier, lambda: loads.begin(loads.rows[0]), is_under_way)
     assert [loads.end(load) for load in late] == [[False, False]] * 100
     assert time.monotonic() - began < 5, "one answer of the daemon's may take longer"
     daemon.process.send_signal(signal.SIGCONT)

@@ -25,7 +25,7 @@ from terrace import parameters  # noqa: E402  pylint: disable=wrong-import-posit
 from terrace.vllm import tier_chunks  # noqa: E402  pylint: disable=wrong-import-position
 import vllm_tiering  # noqa: E402  pylint: disable=wrong-import-position
 from conftest import (  # noqa: E402  pylint: disable=wrong-import-position
-    LONG_S, SlowTier, connect, kept_out, let_nobody_store, until)
+    LONG_S, SlowTier, begin_beside_hang, connect, kept_out, let_nobody_store, until)
 from vllm.v1.kv_offload.base import ReqContext  # noqa: E402  pylint: disable=C0413
 from vllm.v1.kv_offload.tiering.base import TransferJob  # noqa: E402  pylint: disable=C0413
 
@@ -430,12 +430,7 @@ def test_beside_a_daemon_that_hangs_each_load_ends_by_its_deadline(daemon, monke
     loads = Loads(daemon, 1, load_timeout_ms=300)
     tier = SlowTier(monkeypatch)
     began = time.monotonic()
-    if not is_under_way:
-        daemon.process.send_signal(signal.SIGSTOP)
-    late = [loads.begin(loads.chains[0]) for _ in range(100)]
-    if is_under_way:
-        until(lambda: len(tier.leases) == 100)
-        daemon.process.send_signal(signal.SIGSTOP)
+    late = begin_beside_hang(daemon, tier, lambda: loads.begin(loads.chains[0]), is_under_way)
     assert [loads.end(number) for number in late] == [0] * 100
     assert time.monotonic() - began < 5, "one answer of the daemon's may take longer"
     daemon.process.send_signal(signal.SIGCONT)
