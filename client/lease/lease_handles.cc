@@ -9,6 +9,7 @@
 #include "client/lease/part_codec.h"
 #include "cuda/host/host_copy.h"
 #include "terrace/checksum.h"
+#include "terrace/chunk.h"
 #include "terrace/client.h"
 
 namespace terrace {
@@ -67,6 +68,19 @@ Status WrongSize(const LeaseState& lease, uint32_t member, uint32_t part_index, 
     }
     return part + " has " + Number(parts[part_index]) + " bytes, and the buffer " + Number(bytes) +
            ": pass as many as part_bytes() says";
+  });
+}
+
+// The first part of a chunk's block says where it stood; without that nobody could read the block,
+// nor store it again.
+Status CheckHeader(const LeaseState& lease, uint32_t key_index, uint32_t member,
+                   uint32_t part_index, std::span<const std::byte> bytes) {
+  if (part_index != 0 || !lease.group->is_of_chunks()) return Status::Ok();
+  if (ChunkHeader::Read(bytes).ok()) return Status::Ok();
+  return Refused(lease, "no header of a chunk", [&] {
+    return "part 0 of key " + Number(key_index) + ", member " + Number(member) +
+           ", is to be the header of a chunk, and these bytes are none: store through a "
+           "PagedCache, or write what ChunkHeader::Write makes";
   });
 }
 
@@ -273,6 +287,7 @@ Status WriteLease::WritePart(uint32_t key_index, uint32_t member, uint32_t part_
   if (from.size() != layout.engine_part_bytes[part_index]) {
     return WrongSize(*state_, member, part_index, from.size());
   }
+  TERRACE_RETURN_IF_ERROR(CheckHeader(*state_, key_index, member, part_index, from));
   const LeaseCopy copy(*state_);
   if (!state_->is_valid.load()) return kLeaseGone;
   PartWrite write(*state_, Written(key_index, member, part_index, KindOf(*state_)));
@@ -302,9 +317,10 @@ Status WriteLease::ChecksumWrittenPart(uint32_t key_index, uint32_t member, uint
   WrittenPart part = Written(key_index, member, part_index, KindOf(*state_));
   const LeaseCopy copy(*state_);
   if (!state_->is_valid.load()) return kLeaseGone;
+  const std::span<const std::byte> bytes = PartOf(*state_, key_index, member, part_index);
+  TERRACE_RETURN_IF_ERROR(CheckHeader(*state_, key_index, member, part_index, bytes));
   if (part.kind == WrittenPart::Kind::kChecksummed) {
-    part.checksum = ChecksumPart(PartOf(*state_, key_index, member, part_index),
-                                 SeedOf(*state_, key_index, member, part_index));
+    part.checksum = ChecksumPart(bytes, SeedOf(*state_, key_index, member, part_index));
   }
   return state_->is_valid.load() ? state_->Remember(part) : kLeaseGone;
 }

@@ -246,7 +246,8 @@ Result<RopePairing> CheckRope(const RopeDeclaration& declaration, std::string* w
   if (declaration.is_quantised_by_engine) return refuse("keys quantised by the engine");
   if (declaration.pairing == "neox") return RopePairing::kNeox;
   if (declaration.pairing == "gptj") return RopePairing::kGptj;
-  return refuse("positions of kind '" + std::string(declaration.pairing) + "'");
+  return refuse("positions of kind '" + std::string(declaration.pairing) +
+                "', which is neither \"neox\" nor \"gptj\"");
 }
 
 RopeTable::RopeTable(const RopeSpec& spec, int32_t delta) : spec_(spec), delta_(delta) {

@@ -493,7 +493,8 @@ Status CheckDomains(const DaemonConfig& config, std::string* why) {
       return Refuse(why,
                     shown + ": socket is " + is + "; write an absolute path of at most 107 bytes");
     }
-    if (!sockets.insert(domain.socket_path).second) {
+    const auto path = std::filesystem::path(domain.socket_path).lexically_normal();
+    if (!sockets.insert(path.string()).second) {
       return Refuse(why, shown + ": socket " + domain.socket_path +
                              " is another domain's: a domain is its socket, name another path");
     }

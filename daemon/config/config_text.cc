@@ -142,8 +142,10 @@ Status Read(const Place& place, const TextField<Section>& field, Section& sectio
   const auto text = place.node.value_exact<std::string>();
   if (!text || text->empty() || text->size() > field.bytes_max ||
       text->find('\0') != std::string::npos) {
+    const bool is_long = text && text->size() > field.bytes_max;
     return place.RefuseValue("a text in quotes of 1 to " + std::to_string(field.bytes_max) +
-                             " bytes");
+                             " bytes" +
+                             (is_long ? ": it has " + std::to_string(text->size()) : ""));
   }
   section.*field.member = *text;
   return Status::Ok();
@@ -289,7 +291,14 @@ Status ReadRoot(const Source& source, const toml::table& root, DaemonConfig* con
     } else if (name.str() == "domain") {
       TERRACE_RETURN_IF_ERROR(ReadDomains(source, node, config));
     } else {
+      constexpr std::string_view kTables[] = {"daemon", "nvme",      "hbm",
+                                              "redis",  "kv_events", "metrics"};
       const std::string shown(name.str().substr(0, 64));
+      if (std::ranges::find(kTables, shown) != std::end(kTables)) {
+        return source.RefuseAt(node, "'" + shown + "' is " +
+                                         (node.is_array() ? "a list" : "a value") +
+                                         "; there is one of it, a section: write [" + shown + "]");
+      }
       return source.RefuseAt(
           node, "'" + shown +
                     "' is no known section; the sections are [daemon], [nvme], [hbm], [redis], "
@@ -404,7 +413,8 @@ Result<uint64_t> ParseBytes(std::string_view text) {
 }
 
 std::string WantedBytes(uint64_t min, uint64_t max) {
-  return "bytes, as a number or with KiB, MiB, GiB or TiB, such as \"8GiB\", from " +
+  return "bytes, as a whole number or a whole number of KiB, MiB, GiB or TiB, such as \"8GiB\", "
+         "from " +
          FormatBytes(min) + " to " + FormatBytes(max);
 }
 

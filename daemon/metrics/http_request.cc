@@ -48,6 +48,7 @@ uint32_t ReadHttpRequest(std::string_view head, bool only_local, HttpRequest* re
   const auto& message = parser.get();
   if (message.method() != http::verb::get && message.method() != http::verb::head) return 405;
   if (!parser.is_done()) return 413;
+  if (message.count(http::field::host) > 1) return 400;
   if (only_local && !IsLocalHost(ViewOf(message[http::field::host]))) return 421;
   const std::string_view target = ViewOf(message.target());
   if (!target.starts_with('/')) return 400;

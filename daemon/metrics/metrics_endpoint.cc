@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <asio/executor_work_guard.hpp>
 #include <asio/post.hpp>
+#include <atomic>
 #include <cstdlib>
 #include <map>
 #include <optional>
@@ -73,6 +74,9 @@ struct MetricsEndpoint::State {
 
   void Run();
   void Listen();
+  std::string where() const {
+    return options.passed_fd >= 0 ? "a socket of systemd" : options.config.listen;
+  }
   void Handle(const HttpRequest& request, HttpServer::Answer answer);
   void AnswerMetrics(HttpServer::Answer answer);
   void AnswerHealth(HttpServer::Answer answer);
@@ -88,6 +92,7 @@ struct MetricsEndpoint::State {
   HttpServer server;
   asio::steady_timer bind_again{loop};
   bool is_trouble_told = false;
+  std::atomic<int> listen_error{0};  // of the last try to listen, if it failed
   // Set once, by a task of this thread.
   MetricsSource source;
   bool is_serving = false, is_ending = false;
@@ -145,6 +150,12 @@ void MetricsEndpoint::EndServing() {
   asio::post(state_->loop, [state = state_.get()] { state->is_ending = true; });
 }
 
+std::string MetricsEndpoint::Trouble() const {
+  const int error = state_->listen_error;
+  if (error == 0) return "";
+  return state_->where() + ": " + asio::error_code(error, asio::system_category()).message();
+}
+
 void MetricsEndpoint::State::Fill(uint32_t step, std::function<void()> done) {
   source.post([this, step, done = std::move(done)]() mutable {
     const uint32_t next = source.fill(&snapshot, step);
@@ -178,10 +189,10 @@ void MetricsEndpoint::State::Listen() {
   } else if (ParseListenAddress(options.config.listen, &address)) {
     error = server.Bind(address);
   }
-  const std::string where = is_passed ? "a socket of systemd" : options.config.listen;
+  listen_error = error.value();
   if (!error) {
-    Log(LogLevel::kInfo, "metrics", {{"listen", where}});
-    if (!is_passed) WarnOfAddressFilter(where);
+    Log(LogLevel::kInfo, "metrics", {{"listen", where()}});
+    if (!is_passed) WarnOfAddressFilter(where());
     if (!HasExposition()) {
       Log(LogLevel::kWarn, "metrics without figures",
           {{"why",
@@ -192,7 +203,7 @@ void MetricsEndpoint::State::Listen() {
   }
   if (!std::exchange(is_trouble_told, true)) {
     Log(LogLevel::kError, "metrics are not served",
-        {{"listen", where},
+        {{"listen", where()},
          {"why", error.message()},
          {"remedy",
           "free the port or name another in metrics.listen; everything else goes on, and "

@@ -4,7 +4,7 @@
 // there and told here, those of the page, which are dearer, as one of their own. Nothing that goes
 // wrong here stops the daemon, or holds it up.
 //
-// THREADING: Serve and EndServing on the store thread; the rest where it is made.
+// THREADING: Serve and EndServing on the store thread, Trouble anywhere; the rest where it is made.
 // LIMITS: HttpLimits; a Snapshot each kSnapshotPace, a PageSnapshot of each domain each kPagePace.
 #pragma once
 
@@ -57,6 +57,8 @@ class MetricsEndpoint {
   void Serve(MetricsSource source);
   // The daemon is stopping.
   void EndServing();
+  // Why nobody can ask now, and where; empty: it listens. From any thread.
+  std::string Trouble() const;
 
  private:
   struct State;

@@ -26,6 +26,7 @@ void DaemonFigures::FillProcess(ProcessSnapshot* process) const {
   *process = {.metrics = from_.metrics,
               .now_us = from_.clock.NowUs(),
               .dram_holder = std::string(from_.inheritance.holder()),
+              .metrics_trouble = from_.endpoint == nullptr ? "" : from_.endpoint->Trouble(),
               .is_ready = from_.store.is_ready(),
               .log_lines_dropped = DroppedLogLines(),
               .unsent_bytes = from_.transport.unsent_bytes(),

@@ -34,6 +34,7 @@ class DaemonFigures {
     const OffloadPool& offload;
     Store& store;
     const KvEventPublisher* kv_events = nullptr;  // none: routers are told nothing
+    const MetricsEndpoint* endpoint = nullptr;    // none: nobody may ask over HTTP
   };
   explicit DaemonFigures(const Sources& sources);
 

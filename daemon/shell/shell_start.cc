@@ -344,7 +344,8 @@ void Shell::State::BuildCore() {
                                          .sessions = *sessions,
                                          .offload = *offload,
                                          .store = *store,
-                                         .kv_events = kv_events.get()});
+                                         .kv_events = kv_events.get(),
+                                         .endpoint = endpoint.get()});
   traces = std::make_unique<DomainTraces>(config, clock);
   sessions->SetTrace(traces->Hooks());
   administration->Serve({*store, *sessions, nvme, *quotas});

@@ -339,6 +339,7 @@ json ProcessDocument(const ProcessSnapshot& process) {
           {"checksum_jobs_waiting", process.checksum_jobs_waiting},
           {"log_lines_dropped", process.log_lines_dropped},
           {"dram_holder", process.dram_holder},
+          {"metrics_trouble", process.metrics_trouble},
           {"unsent_bytes", process.unsent_bytes},
           {"arena_pages_lost", process.arena_pages_lost}};
 }

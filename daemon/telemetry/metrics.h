@@ -64,7 +64,8 @@ struct ProcessMetrics {
 struct ProcessSnapshot {
   ProcessMetrics metrics;
   uint64_t now_us = 0;
-  std::string dram_holder;  // of what a successor will find
+  std::string dram_holder;      // of what a successor will find
+  std::string metrics_trouble;  // MetricsEndpoint::Trouble
   bool is_ready = false;
   uint64_t log_lines_dropped = 0;
   uint64_t unsent_bytes = 0;

@@ -188,7 +188,8 @@ class WriteLease {
   // copied into the block. kInvalid if from.size() is not part_bytes(); kGone, and nothing more is
   // written, once the lease is not valid. Where the Space names a lossy codec it encodes:
   // kUnsupported, counted by the daemon, if `from` has a NaN or an infinity; such a block cannot be
-  // stored. After any error the part is not committed.
+  // stored. kInvalid, of a Space of chunks, for a part 0 that is no ChunkHeader. After any error
+  // the part is not committed.
   Status WritePart(uint32_t key_index, uint32_t member, uint32_t part_index,
                    std::span<const std::byte> from);
   // For bytes that another agent wrote into slot(): computes and remembers the part's checksum.

@@ -435,7 +435,8 @@ TERRACE_API void* terrace_write_lease_slot(const terrace_write_lease* lease, uin
                                            uint32_t member, uint64_t* slot_bytes);
 /* Copies one part into its slot and remembers its checksum, reading `from` once. from_bytes: the
  * part's, any other number is TERRACE_INVALID, and so is a key that is not to be written. Where the
- * Space names a codec it encodes: TERRACE_UNSUPPORTED if `from` has a NaN or an infinity.
+ * Space names a codec it encodes: TERRACE_UNSUPPORTED if `from` has a NaN or an infinity. Part 0 of
+ * a chunk's block is its header, as copies of pages write it: TERRACE_INVALID for other bytes.
  * TERRACE_GONE once the lease is not valid: nothing more is written. Threads may write different
  * parts at once. A part may be written again until a commit was given it; from then on, also where
  * that commit ended with TERRACE_BUSY, it is TERRACE_EXISTS and its bytes stay. TERRACE_BUSY, and

@@ -15,6 +15,7 @@
 #include "cuda/host/host_device.h"
 #include "integration/process/daemon_process.h"
 #include "sim/sim_device.h"
+#include "terrace/chunk.h"
 #include "terrace/client.h"
 #include "unit/cuda/codec_pieces.h"
 #include "unit/cuda/coded_pages.h"
@@ -352,6 +353,32 @@ TEST_F(LossyPages, EveryRefusedPartIsCounted) {
     EXPECT_EQ(*client->Commit(*lease), 1u);
   }
   EXPECT_TRUE(BecomesRefused(*client, kParts * kRefusedBlocks * kStores)) << PartsRefused(*client);
+}
+
+// Whose block would be read by nobody, and its key taken.
+TEST_F(LossySpaces, AChunkIsNotTakenWithoutItsHeader) {
+  SpaceGroupSpec model = Model(Codec::kRaw);
+  model.members[0].spec.layout = "chunk-nhd";
+  model.members[0].spec.part_bytes = {kChunkHeaderBytes, 5 * 2 * 4096};
+  const std::unique_ptr<Client> client = Connect();
+  const Result<GroupRef> group = client->Open(model, 1);
+  ASSERT_TRUE(group.ok()) << client->last_error();
+  Result<WriteLease> lease = client->Reserve(*group, Keys(1));
+  ASSERT_TRUE(lease.ok()) << client->last_error();
+  std::vector<std::byte> header(kChunkHeaderBytes);
+  EXPECT_EQ(lease->WritePart(0, 0, 0, header).code(), StatusCode::kInvalid);
+  EXPECT_NE(client->last_error().find("the header of a chunk"), std::string::npos);
+  EXPECT_EQ(lease->ChecksumWrittenPart(0, 0, 0).code(), StatusCode::kInvalid) << "in its slot";
+  EXPECT_TRUE(lease->WritePart(0, 0, 1, std::vector<std::byte>(5 * 2 * 4096)).ok());
+  const auto committed = [&] {
+    const Result<uint32_t> sealed = client->Commit(*lease);
+    return sealed.ok() ? *sealed : 0;
+  };
+  EXPECT_EQ(committed(), 0u) << "a part is missing";
+  ChunkHeader{.first_token_position = 16, .token_count = 16}.Write(
+      std::span<std::byte, kChunkHeaderBytes>(header.data(), kChunkHeaderBytes));
+  EXPECT_TRUE(lease->WritePart(0, 0, 0, header).ok());
+  EXPECT_EQ(committed(), 1u) << client->last_error();
 }
 
 TEST_F(LossySpaces, ACommitThatReleasesTellsOfRefusedPartsToo) {

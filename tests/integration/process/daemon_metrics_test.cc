@@ -147,13 +147,19 @@ TEST_F(DaemonMetricsTest, APortThatIsTakenKeepsNoDaemonFromServing) {
   port_ = port;
   daemon_.Start({"--config", Config("listen = \"127.0.0.1:" + std::to_string(port) + "\"\n")});
   ASSERT_TRUE(daemon_.WaitReady()) << daemon_.Errors();
-  ASSERT_TRUE(Connect(daemon_)->WaitConnected(test::kLongUs).ok());
+  const auto client = Connect(daemon_);
+  ASSERT_TRUE(client->WaitConnected(test::kLongUs).ok());
+  const auto trouble = [&client]() -> std::string {
+    return json::parse(client->Stats(test::kLongUs).value())["metrics_trouble"];
+  };
   EXPECT_TRUE(Eventually(
       [&] { return daemon_.Errors().find("metrics are not served") != std::string::npos; }));
   EXPECT_THAT(daemon_.Errors(), AllOf(HasSubstr("127.0.0.1:" + std::to_string(port)),
                                       HasSubstr("in use"), HasSubstr("free the port")));
+  EXPECT_THAT(trouble(), AllOf(HasSubstr(std::to_string(port)), HasSubstr("in use")));
   close(fd);
   EXPECT_TRUE(Eventually([&] { return Get(port, "/healthz").status == 200; }));
+  EXPECT_EQ(trouble(), "");
 }
 
 TEST_F(DaemonMetricsTest, ASocketFromSystemdIsServed) {

@@ -404,6 +404,21 @@ TEST(DoctorDaemon, VersionHealthHolderAndFencedMemoryAreRows) {
               ElementsAre(kWarning, kWarning, kOk, kProblem));
 }
 
+TEST(DoctorDaemon, MetricsThatAreNotServedAreARow) {
+  const FakeHost host;
+  EXPECT_THAT(LevelsOfDaemon(host, R"({"version": "0.2.0", "health": "ok", "troubles": [],
+                                       "dram_holder": "systemd", "metrics_trouble": "",
+                                       "domain": {"fenced_bytes": 0}})"),
+              ElementsAre(kOk, kOk, kOk, kOk));
+  Subject subject = host.Make();
+  subject.stats = FakeHost::Stats(R"({"version": "0.2.0", "health": "ok", "domain": {},
+                                      "metrics_trouble": "127.0.0.1:9: Address in use"})");
+  const Finding found = CheckDaemon(subject).back();
+  EXPECT_EQ(found.level, FindingLevel::kWarning);
+  EXPECT_THAT(found.found, HasSubstr("not served: 127.0.0.1:9: Address in use"));
+  EXPECT_THAT(found.remedy, HasSubstr("ss -ltnp"));
+}
+
 TEST(DoctorDaemon, TurnsThatWaitedWantAProcessorAndOthersAreLookedAt) {
   const FakeHost host;
   const auto slow = [&host](uint64_t starved) {

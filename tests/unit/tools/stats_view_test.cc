@@ -163,6 +163,17 @@ TEST(StatusReport, WhatRedisWasNotGivenForAQuotaIsSaid) {
   EXPECT_THAT(told("0"), testing::Not(HasSubstr("QUOTA")));
 }
 
+TEST(StatusReport, MetricsThatNobodyCanAskForAreSaid) {
+  const auto told = [](const std::string& trouble) {
+    auto stats = StatsView::Parse(R"({"health": "ok", "metrics_trouble": ")" + trouble + "\"}");
+    EXPECT_TRUE(stats.ok());
+    return RenderStatus(*stats);
+  };
+  EXPECT_THAT(told("127.0.0.1:9: Address already in use"),
+              HasSubstr("NOT SERVED: metrics, 127.0.0.1:9: Address already in use; tried again"));
+  EXPECT_THAT(told(""), testing::Not(HasSubstr("NOT SERVED")));
+}
+
 TEST(StatusReport, AnEmptyDocumentIsAllDashes) {
   auto stats = StatsView::Parse("{}");
   ASSERT_TRUE(stats.ok());

@@ -30,6 +30,14 @@ TEST(TextTable, WhatIsNoSizeIsRefused) {
   EXPECT_EQ(bytes, 7u);
 }
 
+TEST(TextTable, OfAWordThatIsAPageItsBeginningIsShown) {
+  const std::string page(100'000, 'a'), path(1024, '/');
+  EXPECT_EQ(WithShortWords("no group '" + page + "' here "),
+            "no group '" + page.substr(0, 63) + "... (100,002 bytes) here ");
+  EXPECT_EQ(WithShortWords(path + " " + path), path + " " + path);
+  EXPECT_EQ(WithShortWords(""), "");
+}
+
 TEST(TextTable, CountsAndTimesAreReadable) {
   EXPECT_EQ(FormatCount(999), "999");
   EXPECT_EQ(FormatCount(1000), "1,000");

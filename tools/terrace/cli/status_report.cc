@@ -53,6 +53,13 @@ std::string RenderHealth(const StatsView& stats) {
   return text;
 }
 
+// Who watches by HTTP is told nothing. Nothing where that is served, or was not asked for.
+std::string RenderMetricsTrouble(const StatsView& stats) {
+  const std::string trouble = stats.Text("metrics_trouble");
+  if (trouble.empty()) return "";
+  return Line("", "NOT SERVED: metrics, " + trouble + "; tried again every 5 s");
+}
+
 // Memory that cannot be had: pinned, or on its way to another domain. Nothing where there is none.
 std::string RenderHeld(const StatsView& stats) {
   std::string text;
@@ -113,6 +120,7 @@ std::string RenderHead(const StatsView& stats) {
                          : ""));
   text += RenderHeld(stats);
   text += RenderHealth(stats);
+  text += RenderMetricsTrouble(stats);
   if (std::string serving = stats.Text("domain.serving"); !serving.empty()) {
     if (stats.Count("segments_populated") == 0) {
       serving += ", its first memory is being made ready: until then what lies below it is a miss";

@@ -111,6 +111,24 @@ std::string WantedBytes(std::string_view example) {
       example);
 }
 
+std::string WithShortWords(std::string_view sentence) {
+  constexpr size_t kWordBytesMax = 1024, kShownBytes = 64;
+  std::string text;
+  while (!sentence.empty()) {
+    const size_t word_bytes = std::min(sentence.find(' '), sentence.size());
+    if (word_bytes > kWordBytesMax) {
+      text += fmt::format("{}... ({})", sentence.substr(0, kShownBytes),
+                          FormatCount(word_bytes, "byte"));
+    } else {
+      text += sentence.substr(0, word_bytes);
+    }
+    const size_t taken = std::min(word_bytes + 1, sentence.size());
+    text += sentence.substr(word_bytes, taken - word_bytes);
+    sentence.remove_prefix(taken);
+  }
+  return text;
+}
+
 TextTable::TextTable(std::vector<Column> columns) : columns_(std::move(columns)) {}
 
 void TextTable::AddRow(std::vector<std::string> cells) {

@@ -25,6 +25,9 @@ bool ParseBytes(std::string_view text, uint64_t* byte_count);
 
 // What to write where ParseBytes is asked for more than none, for a person.
 std::string WantedBytes(std::string_view example);
+// A sentence in which a word of more than 1,024 bytes, which somebody may have named anything by,
+// is its first 64 and how many it has.
+std::string WithShortWords(std::string_view sentence);
 
 // Columns two spaces apart; every column is left-aligned unless it says kRight.
 class TextTable {

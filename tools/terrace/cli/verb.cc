@@ -164,7 +164,7 @@ std::string DescribeStatus(Status status) {
 
 ExitCode Fail(std::string_view message) {
   std::fflush(stdout);
-  fmt::print(stderr, "terrace: {}\n", PrintableText(message));
+  fmt::print(stderr, "terrace: {}\n", PrintableText(WithShortWords(message)));
   return kExitFailed;
 }
 

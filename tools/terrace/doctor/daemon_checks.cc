@@ -144,6 +144,19 @@ std::optional<Finding> CheckShared(const Subject& subject) {
   return finding;
 }
 
+// Where somebody is to ask over HTTP, and cannot.
+std::optional<Finding> CheckMetrics(const Subject& subject) {
+  const std::string trouble = subject.stats->Text("metrics_trouble");
+  if (trouble.empty()) return std::nullopt;
+  return Finding{.check = "metrics",
+                 .level = FindingLevel::kWarning,
+                 .found = "not served: " + trouble,
+                 .meaning = "Prometheus and probes hear nothing; the daemon tries every 5 s.",
+                 .remedy =
+                     "sudo ss -ltnp says who has the port: free it, or name another in "
+                     "[metrics] listen, and restart terraced"};
+}
+
 // Who listens is in the socket's lock, by number; of systemd's own sockets it may be nobody.
 std::string RemedyOfMute(const Subject& subject) {
   constexpr char kLog[] = "journalctl -u terraced says how far it is";
@@ -213,6 +226,7 @@ std::vector<Finding> CheckDaemon(const Subject& subject) {
   std::vector<Finding> findings = {CheckVersion(subject), CheckHealth(subject),
                                    CheckHolder(subject), CheckFenced(subject)};
   if (auto shared = CheckShared(subject)) findings.push_back(std::move(*shared));
+  if (auto metrics = CheckMetrics(subject)) findings.push_back(std::move(*metrics));
   return findings;
 }
 

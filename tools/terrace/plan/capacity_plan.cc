@@ -91,7 +91,8 @@ std::optional<uint64_t> LoadFromTokens(const ModelShape& shape, const PrefillCos
 
 Error ParseTier(std::string_view text, PlannedTier* tier) {
   constexpr std::string_view kExpected =
-      "NAME=SIZE or NAME=SIZE@SPEED, such as dram=256GiB or nvme=4TiB@6GiB/s";
+      "NAME=SIZE or NAME=SIZE@SPEED with KiB, MiB, GiB or TiB, such as dram=256GiB or "
+      "nvme=4TiB@6GiB/s";
   constexpr std::string_view kPerSecond = "/s";
   const size_t equals = text.find('=');
   if (equals == 0 || equals == std::string_view::npos) return Refuse("--tier", text, kExpected);

@@ -78,6 +78,13 @@ TEST(ConfigText, UnknownKeyIsRefusedWithTheNearestKnownOne) {
               HasSubstr("domain.chat.borrow_priority is 101; write"));
   EXPECT_THAT(Refusal("[[domain]]\nname = 7\n"), HasSubstr("domain.name is 7; write"));
   EXPECT_THAT(Refusal("[demon]\n"), HasSubstr("'demon' is no known section"));
+  EXPECT_THAT(Refusal("[[daemon]]\n"), HasSubstr("'daemon' is a list; there is one of it, a "
+                                                 "section: write [daemon]"));
+  EXPECT_THAT(Refusal("redis = 7\n"), HasSubstr("'redis' is a value"));
+  EXPECT_THAT(Refusal("[[domain]]\nsocket = \"/" + std::string(150, 'x') + "\"\n"),
+              HasSubstr("a text in quotes of 1 to 107 bytes: it has 151"));
+  EXPECT_THAT(Refusal("[daemon]\ndram_bytes = \"0.5TiB\"\n"),
+              HasSubstr("a whole number of KiB, MiB, GiB or TiB"));
   EXPECT_THAT(Refusal("[domain]\nname = \"a\"\n"), HasSubstr("[[domain]]"));
 }
 
@@ -284,6 +291,7 @@ TEST(ConfigAcrossKeys, EachContradictionIsRefusedWithBothValues) {
   EXPECT_THAT(Unresolvable("[daemon]\ndram_bytes=\"256MiB\"\n" + two + "\"/b\"\n"),
               HasSubstr("each domain (there are 2)"));
   EXPECT_THAT(Unresolvable(two + "\"/a\"\n"), HasSubstr("another domain's"));
+  EXPECT_THAT(Unresolvable(two + "\"//x/..///a\"\n"), HasSubstr("another domain's"));
   EXPECT_THAT(Unresolvable(two + "\"/b\"\ndram_guaranteed_bytes=\"2GiB\"\n"),
               AllOf(HasSubstr("domain b"), HasSubstr("2GiB"), HasSubstr("1GiB")));
   EXPECT_THAT(

@@ -41,6 +41,10 @@ TEST(HttpRequest, WhatIsNoRequestIsRefused) {
   EXPECT_EQ(StatusOf("GET /" + std::string(kHttpHeadBytesMax, 'a') + " HTTP/1.1\r\n\r\n"), 431u);
 }
 
+TEST(HttpRequest, OfTwoHostsNeitherIsBelieved) {
+  EXPECT_EQ(StatusOf("GET / HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n"), 400u);
+}
+
 // A name that anybody can have point here is not this host's.
 TEST(HttpRequest, OnlyAddressesAndLocalhostAreThisHost) {
   const auto of_host = [](const std::string& host, bool only_local = true) {
