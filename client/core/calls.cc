@@ -81,8 +81,12 @@ Result<Request*> Calls::Prepare(CallSpec* spec) {
   if (spec->asked.verb != protocol::Verb::kCommit) return request;
   request->commit = spec->commit;
   if (spec->is_bypassed) return request;
-  const bool is_release = (request->commit.flags & protocol::kCommitRelease) != 0;
   LeaseState& lease = *request->lease;
+  if (!IsOneCommit(lease, spec->commit_bytes_max)) {
+    if (!spec->may_be_split) return RefuseSplit(request, spec->commit_bytes_max);
+    request->commit.flags &= ~protocol::kCommitRelease;  // the last piece's
+  }
+  const bool is_release = (request->commit.flags & protocol::kCommitRelease) != 0;
   if (is_release && !lease.owner->CloseForRelease(lease)) {
     lease.owner->StayOpen(lease);
     lease.parts_refused.fetch_add(request->commit.hints.by_verb);  // for the next one
@@ -90,12 +94,25 @@ Result<Request*> Calls::Prepare(CallSpec* spec) {
     return kCopyUnderWay;
   }
   try {
-    BuildCommit(*request, &spec->message);
+    BuildCommit(*request, spec->commit_bytes_max, &spec->message);
   } catch (const std::bad_alloc&) {
     requests_.table().Free(*request);
     throw;
   }
   return request;
+}
+
+Status Calls::RefuseSplit(Request* request, uint64_t bytes_max) {
+  request->lease->parts_refused.fetch_add(request->commit.hints.by_verb);  // for the next one
+  requests_.table().Free(*request);
+  try {
+    connection_.SetError("what the lease has written takes more than " + std::to_string(bytes_max) +
+                         " bytes to say, half of send_buffer_bytes_max or of a message: commit "
+                         "more often while it is written, or by the Commit that waits");
+  } catch (const std::bad_alloc&) {
+    connection_.SetError("too much was written for one Commit");
+  }
+  return Status(StatusCode::kInvalid, "too much for one asynchronous Commit");
 }
 
 // Counted, so that each sentence is another: the last one may have been told to somebody.

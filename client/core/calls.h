@@ -30,6 +30,8 @@ struct CallSpec {
   Asked asked;
   std::shared_ptr<LeaseState> lease;  // see Request
   protocol::CommitRequest commit;     // Commit: flags and hints
+  uint64_t commit_bytes_max = 0;      // Commit: more are not said at once
+  bool may_be_split = false;          // Commit: its caller commits the rest; else it is refused
   bool is_bypassed = false;           // answered by Bypass: it is sent nowhere
 };
 
@@ -49,6 +51,7 @@ class FinishedCall {
   // REQUIRES: status() is kOk, for these.
   std::span<const std::byte> body() const { return request_->body; }
   uint32_t block_count() const { return request_->block_count; }
+  bool has_more() const { return request_ != nullptr && request_->has_more; }
   std::shared_ptr<LeaseState> TakeLease() { return std::move(request_->lease); }
 
  private:
@@ -92,6 +95,8 @@ class Calls {
   Result<Request*> Prepare(CallSpec* spec);
   // pending_requests_max are pending; says so.
   Status RefuseForOthers();
+  // An asynchronous Commit that one message does not hold; frees it.
+  Status RefuseSplit(Request* request, uint64_t bytes_max);
   void AnswerBypassed(Request& request);
   // Gives up a request that could not be sent. False if it has ended already.
   bool Withdraw(Request& request, uint64_t id);

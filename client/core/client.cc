@@ -319,13 +319,30 @@ Result<WriteLease> Client::JoinWrite(GroupRef group, const LeaseToken& token,
 Result<uint32_t> Client::Commit(WriteLease& lease, const RequestOptions& options) {
   Core& core = *internals_->core;
   return Guarded(core, [&]() -> Result<uint32_t> {
-    CallSpec spec;
-    bool must_send = false;
-    TERRACE_RETURN_IF_ERROR(FillCommit(core, lease.state_, options, &spec, &must_send));
-    if (!must_send) return uint32_t{0};
-    const FinishedCall finished = core.calls().Call(std::move(spec));
-    if (!finished.status().ok()) return finished.status();
-    return finished.block_count();
+    uint32_t sealed_count = 0;
+    uint64_t deadline_us = 0;
+    Status refusal;
+    for (bool has_more = true; has_more;) {
+      CallSpec spec;
+      bool must_send = false;
+      TERRACE_RETURN_IF_ERROR(FillCommit(core, lease.state_, options, &spec, &must_send));
+      if (!must_send) break;
+      if (deadline_us == 0) deadline_us = spec.deadline_us;  // of all pieces
+      spec.deadline_us = deadline_us;
+      spec.may_be_split = true;
+      const FinishedCall finished = core.calls().Call(std::move(spec));
+      has_more = finished.has_more();
+      const StatusCode code = finished.status().code();
+      if (code == StatusCode::kOk) {
+        sealed_count += finished.block_count();
+      } else if (!has_more && (code == StatusCode::kBusy || code == StatusCode::kGone)) {
+        return finished.status();  // nobody has said what became of the rest
+      } else if (refusal.ok()) {
+        refusal = finished.status();
+      }
+    }
+    if (sealed_count == 0 && !refusal.ok()) return refusal;
+    return sealed_count;
   });
 }
 

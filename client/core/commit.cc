@@ -1,6 +1,8 @@
 #include "client/core/commit.h"
 
+#include <algorithm>
 #include <new>
+#include <span>
 #include <utility>
 
 namespace terrace::client {
@@ -24,6 +26,25 @@ uint16_t FlagsOf(WrittenPart::Kind kind) {
 uint16_t PartCount(const LeaseState& lease, const WrittenPart& part) {
   if (part.kind != WrittenPart::Kind::kAbsent) return 1;
   return static_cast<uint16_t>(lease.member(part.member).part_count());
+}
+
+// How many of these, in their order, are said within so many bytes: an entry for those that share
+// one, and the checksums. One at least.
+size_t PartsWithin(std::span<const WrittenPart> parts, uint64_t bytes_max) {
+  uint64_t said_bytes = sizeof(protocol::CommitRequest);
+  constexpr uint64_t kPartBytesMax = sizeof(CommitEntry) + sizeof(Checksum);
+  if (said_bytes + parts.size() * kPartBytesMax <= bytes_max) return parts.size();
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const WrittenPart& part = parts[i];
+    const bool is_shared =
+        i > 0 && part.kind != WrittenPart::Kind::kAbsent && part.kind == parts[i - 1].kind &&
+        part.key_index == parts[i - 1].key_index && part.member == parts[i - 1].member &&
+        part.part_index == parts[i - 1].part_index + 1;
+    said_bytes += is_shared ? 0 : sizeof(CommitEntry);
+    said_bytes += part.kind == WrittenPart::Kind::kChecksummed ? sizeof(Checksum) : 0;
+    if (said_bytes > bytes_max) return std::max<size_t>(i, 1);
+  }
+  return parts.size();
 }
 
 // Parts in a row with equal flags share an entry.
@@ -56,12 +77,27 @@ void AppendEntries(Request& request) {
 
 }  // namespace
 
-void BuildCommit(Request& request, Outgoing* message) {
+bool IsOneCommit(LeaseState& lease, uint64_t bytes_max) {
+  LockGuard guard(lease.write_lock);
+  lease.SortWritten();
+  return PartsWithin(lease.written, bytes_max) == lease.written.size();
+}
+
+void BuildCommit(Request& request, uint64_t bytes_max, Outgoing* message) {
   LeaseState& lease = *request.lease;
   {
     LockGuard guard(lease.write_lock);
     lease.SortWritten();
-    std::swap(lease.written, request.written);
+    const bool is_release = (request.commit.flags & protocol::kCommitRelease) != 0;
+    const size_t count = is_release ? lease.written.size() : PartsWithin(lease.written, bytes_max);
+    request.has_more = count < lease.written.size();
+    if (request.has_more) {
+      const auto end = lease.written.begin() + static_cast<ptrdiff_t>(count);
+      request.written.assign(lease.written.begin(), end);
+      lease.written.erase(lease.written.begin(), end);
+    } else {
+      std::swap(lease.written, request.written);
+    }
     // Who is writing a part again remembers it anew.
     std::erase_if(request.written, [&lease](const auto& part) { return !lease.SendPart(part); });
   }

@@ -9,10 +9,14 @@
 
 namespace terrace::client {
 
-// Moves what the request's lease has written to the request and says it in `*message`. Token and
-// entry count of request.commit are filled in; its flags and hints are the caller's. May throw
-// std::bad_alloc; the parts are the lease's again then.
-void BuildCommit(Request& request, Outgoing* message);
+// Whether all that a lease has written can be said within so many bytes.
+bool IsOneCommit(LeaseState& lease, uint64_t bytes_max);
+
+// Moves what the request's lease has written to the request and says it in `*message`; of more than
+// `bytes_max` say, as much as they do, and request.has_more. A Commit that releases takes all.
+// Token and entry count of request.commit are filled in; its flags and hints are the caller's. May
+// throw std::bad_alloc; the parts are the lease's again then.
+void BuildCommit(Request& request, uint64_t bytes_max, Outgoing* message);
 
 // Gives the parts of a Commit back to its lease, which goes on if the Commit was to release it; of
 // any other request there are none.

@@ -21,6 +21,7 @@ void Empty(std::vector<T>& vector) {
 void Clear(Request& request) {
   request.lease.reset();
   Empty(request.written);
+  request.has_more = false;
   Empty(request.entries);
   Empty(request.checksums);
   Empty(request.body);

@@ -52,6 +52,7 @@ struct Request {
   uint32_t block_count = 0;     // Commit: sealed; Prefetch: there or coming
 
   // Commit: what it commits, and how that is said; see commit.h.
+  bool has_more = false;  // than one message says: the rest is the lease's still
   std::vector<WrittenPart> written;
   protocol::CommitRequest commit;
   std::vector<protocol::CommitEntry> entries;

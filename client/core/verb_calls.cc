@@ -184,6 +184,9 @@ Status FillCommit(Core& core, const std::shared_ptr<LeaseState>& lease,
   spec->lease = lease;
   spec->commit.flags = options.flags & protocol::kCommitRelease;
   spec->commit.hints = options.hints;
+  // Half: others' requests are on their way, too.
+  spec->commit_bytes_max =
+      std::min<uint64_t>(core.options().send_buffer_bytes_max, protocol::kMessageBytesMax) / 2;
   if (spec->commit.hints.deadline_us == 0) {
     spec->commit.hints.deadline_us =
         static_cast<uint32_t>(std::min<uint64_t>(relative_us, 0xFFFFFFFF));

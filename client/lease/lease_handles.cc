@@ -230,6 +230,9 @@ Status ReadLease::CopyPart(uint32_t block_index, uint32_t member, uint32_t part_
     return state_->is_valid.load() ? Status(StatusCode::kBusy, "that part is not ready yet")
                                    : kLeaseGone;
   }
+  // A followed block's member may have been declared absent since: that is heard before "ready" is.
+  first = state_->ReadSlot(block_index, member);
+  if (first == nullptr) return Status(StatusCode::kInvalid, "that member has no bytes there");
   const LeaseCopy copy(*state_);
   if (!state_->is_valid.load()) return kLeaseGone;
   const std::span<const std::byte> from(first + layout.part_offset_bytes[part_index],

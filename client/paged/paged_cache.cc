@@ -433,12 +433,14 @@ Result<std::unique_ptr<PagedCopy>> PagedCache::Load(const ReadLease& lease, cons
   for (uint32_t i = 0; i < list.page_indexes.size(); ++i) {
     const uint32_t block = list.first_block + i;
     if (list.page_indexes[i] == kNoPage) continue;
+    const bool is_ready = IsReady(*state, block, list.member);
+    // Behind that: what a followed block is without is heard before the block is ready.
     std::byte* const slot = state->ReadSlot(block, list.member);
     if (slot == nullptr) {
       return Refuse(why, "member " + Number(list.member) + " has no bytes for block " +
                              Number(block) + ": give it TERRACE_PAGE_NONE");
     }
-    if (!IsReady(*state, block, list.member)) {
+    if (!is_ready) {
       return Refuse(why, "block " + Number(block) + " is not ready: wait for it first",
                     StatusCode::kBusy);
     }

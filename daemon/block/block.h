@@ -57,6 +57,7 @@ struct BlockLife {
   uint32_t writer_lease = kHandleNone;  // of a Reserved block; writer_entry: its place in there
   uint32_t writer_entry = 0;
   BlockPhase phase = BlockPhase::kUnused;
+  bool is_outlived = false;  // it was stored before this process began
 
   class Key {
     friend class Lifecycle;

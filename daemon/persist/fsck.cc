@@ -91,6 +91,7 @@ class Fsck {
     SlabEntryState to = SlabEntryState::kFree;
     size_t problem = kNotListed;
     bool is_if_readable = false;  // not if the drive cannot read the slot
+    bool is_outdated = false;     // no problem: the next start frees it, if it reads the tables
   };
   struct Slab {
     SlabFile file;
@@ -102,6 +103,7 @@ class Fsck {
   struct Used {
     uint64_t fingerprint = 0;
     uint64_t epoch = 0;
+    SlotName name;
   };
 
   size_t Note(FsckProblemKind kind, std::string what);
@@ -112,7 +114,8 @@ class Fsck {
                    uint32_t slot);
   // Null, or the member the entry is of; what is wrong is noted.
   const SpaceSpec* FitOf(const SlabEntry& entry, std::string* why, FsckProblemKind* kind) const;
-  void CountOutdated();
+  // A catalog does not say which entry of a block is the last: the others are not to be in one.
+  void FindOutdated();
   // Empty, or why the bytes are not what was stored.
   std::string VerifyPayload(const SlabReader& reader, const SlabEntry& entry, const SpaceSpec& spec,
                             FsckProblemKind* kind);
@@ -226,7 +229,7 @@ void Fsck::LookAtTables() {
   const bool is_freeing =
       options_.mode == FsckMode::kRepair && options_.unknown_groups == FsckUnknownGroups::kFree;
   if (unknown > 0 && !is_freeing) report_.notes.push_back(UnknownGroupsNote(unknown));
-  CountOutdated();
+  FindOutdated();
 }
 
 void Fsck::LookAtTable(Slab& slab) {
@@ -283,7 +286,7 @@ void Fsck::LookAtEntry(Slab& slab, FsckSlab& about, Status status, const SlabEnt
   ++about.used;
   ++report_.entries_used;
   used_bytes_ += entry.length_bytes;
-  used_.push_back({FingerprintOf(entry, options_.secret), entry.epoch});
+  used_.push_back({FingerprintOf(entry, options_.secret), entry.epoch, {slab.file.index, slot}});
   std::string why;
   FsckProblemKind kind = FsckProblemKind::kEntryUnfit;
   if (FitOf(entry, &why, &kind) != nullptr) return;
@@ -318,10 +321,15 @@ const SpaceSpec* Fsck::FitOf(const SlabEntry& entry, std::string* why,
   return &spec;
 }
 
-void Fsck::CountOutdated() {
-  std::ranges::sort(used_, {}, &Used::fingerprint);
+void Fsck::FindOutdated() {
+  std::ranges::sort(used_, [](const Used& a, const Used& b) {
+    return a.fingerprint != b.fingerprint ? a.fingerprint < b.fingerprint : a.epoch > b.epoch;
+  });
   for (size_t i = 1; i < used_.size(); ++i) {
-    report_.entries_outdated += used_[i].fingerprint == used_[i - 1].fingerprint ? 1 : 0;
+    if (used_[i].fingerprint != used_[i - 1].fingerprint) continue;
+    ++report_.entries_outdated;
+    const SlotName& name = used_[i].name;
+    slabs_.at(name.slab).cures.push_back({.slot = name.slot, .is_outdated = true});
   }
   used_ = {};
 }
@@ -459,16 +467,18 @@ void Fsck::ApplyCures(Slab& slab) {
   const SlabReader writer(slab.file, options_.secret, SlabReader::Access::kReadWrite);
   // Above all generations there were: extents stay unique.
   const uint32_t generation = slab.generation_max + 1;
-  std::vector<size_t> written;
+  std::vector<const Cure*> written;
   std::vector<std::byte> payload(slab.file.geometry.shape.slot_bytes);
   for (const Cure& cure : slab.cures) {
     if (cure.is_if_readable && !writer.ReadPayload(cure.slot, payload).ok()) continue;
     const Status status =
         writer.WriteEntry({.state = cure.to, .slot = cure.slot, .generation = generation});
-    if (status.ok()) written.push_back(cure.problem);
+    if (status.ok()) written.push_back(&cure);
   }
   if (!writer.Sync().ok()) written.clear();
-  for (const size_t problem : written) MarkRepaired(problem);
+  for (const Cure* const cure : written) {
+    if (!cure->is_outdated) MarkRepaired(cure->problem);
+  }
   if (written.size() < slab.cures.size()) {
     report_.notes.push_back("not all entries of " + slab.file.path +
                             " could be repaired: check the drive");

@@ -137,6 +137,7 @@ BlockId Lifecycle::Restore(uint32_t group_index, uint32_t tier, const BlockRecor
     id = Birth({.group_index = group_index, .key = record.key, .position = record.position},
                BlockPhase::kSealed, record);
     if (id == kBlockNone) return kBlockNone;
+    LifeOf(id).is_outlived = true;
     dram_.RootsPromised(id);
     if (record.expires_at_s != 0) {
       hints_.RestoreExpiry(id, d_.NowUs() + (record.expires_at_s - unix_s) * kUsPerSecond);
@@ -221,6 +222,7 @@ BlockId Lifecycle::BirthOfAdopted(uint32_t group_index, const SlotIdentity& row)
                             .writer_uid = row.writer_uid},
                            BlockPhase::kSealed, MetaOf(row));
   if (id == kBlockNone) return kBlockNone;
+  LifeOf(id).is_outlived = true;
   dram_.RootsPromised(id);  // their digest, which is as good until they are computed
   if (row.expires_at_s != 0) {
     const uint64_t left_s = row.expires_at_s - d_.seams.clock.UnixSeconds();

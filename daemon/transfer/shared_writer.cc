@@ -22,8 +22,11 @@ bool SharedWriter::IsToGive(BlockId id) const {
 }
 
 bool SharedWriter::IsOfBefore(const Block& b) const {
-  const uint64_t since_us = d_.group_of(b).shared_since_us;
-  return since_us != 0 && b.created_us <= since_us;
+  const Group& group = d_.group_of(b);
+  if (group.shared_since_us != 0 && b.created_us <= group.shared_since_us) return true;
+  // Whenever it is found again: it is older than whatever this process has heard.
+  return b.is_outlived && (group.shared_since_us != 0 || were_too_many_forgotten_ ||
+                           forgotten_unopened_.contains(group.id()));
 }
 
 // ---- waiting ----
@@ -305,9 +308,16 @@ void SharedWriter::ForgetAll() {
 
 void SharedWriter::OnForgotten(const GroupId& group) {
   d_.shared_copies.RemoveGroup(group);
+  bool is_known = false;
   for (const std::unique_ptr<Group>& one : d_.groups) {
-    if (one->id() == group) one->shared_since_us = d_.NowUs();
+    if (one->id() != group) continue;
+    one->shared_since_us = d_.NowUs();
+    is_known = true;
   }
+  if (is_known) return;
+  // What is kept of it, and not served for want of its file, is of before as well.
+  were_too_many_forgotten_ |= forgotten_unopened_.size() >= kForgottenUnopenedMax;
+  if (!were_too_many_forgotten_) forgotten_unopened_.insert(group);
 }
 
 bool SharedWriter::is_idle() const {

@@ -15,6 +15,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <set>
 #include <span>
 #include <unordered_map>
 
@@ -106,7 +107,11 @@ class SharedWriter {
   std::deque<BlockId> begun_;              // jobs with members still to begin
   uint64_t connections_lost_ = 0;          // at the last Tick
   uint64_t begun_anew_ = 0;                // likewise
-  RecentTotal given_;                      // bytes
+  // Groups that were forgotten when there was none of them here; beyond so many, all.
+  static constexpr size_t kForgottenUnopenedMax = 65'536;
+  std::set<GroupId> forgotten_unopened_;
+  bool were_too_many_forgotten_ = false;
+  RecentTotal given_;  // bytes
   uint64_t given_bytes_ = 0;
   uint64_t under_way_bytes_ = 0;
   DomainStats::SharedStats counts_;

@@ -310,7 +310,9 @@ class Client {
   // After kBusy at the deadline the commit may still happen: its parts are not written again. Parts
   // written without a checksum are hashed by the daemon. With protocol::kCommitRelease in
   // options.flags the lease ends with it, also where that kBusy is the answer; kBusy, and it goes
-  // on, while a copy into it is under way.
+  // on, while a copy into it is under way. What takes more than half of send_buffer_bytes_max, or
+  // of kMessageBytesMax, to say is committed in pieces, all by the one deadline, released by the
+  // last.
   Result<uint32_t> Commit(WriteLease& lease, const RequestOptions& options = {});
 
   // ---- asynchronous: kOk means that exactly one completion follows, by the deadline ----
@@ -324,6 +326,7 @@ class Client {
                        CompletionCallback callback = nullptr);
   Status ReserveAsync(GroupRef group, std::span<const BlockKey> keys, const RequestOptions& options,
                       uint64_t user_data, CompletionCallback callback = nullptr);
+  // kInvalid if one message does not hold all of it: Commit does that in pieces.
   Status CommitAsync(WriteLease& lease, const RequestOptions& options, uint64_t user_data,
                      CompletionCallback callback = nullptr);
   // Takes one completion that had no callback. False if there is none.

@@ -520,6 +520,8 @@ TERRACE_API terrace_status terrace_reserve_async(terrace_client* client, terrace
                                                  const terrace_id* keys, size_t key_count,
                                                  const terrace_request* request, uint64_t user_data,
                                                  terrace_callback callback, void* context);
+/* TERRACE_INVALID if one message, half of send_buffer_bytes_max, does not hold all that was
+ * written: terrace_commit does that in pieces. */
 TERRACE_API terrace_status terrace_commit_async(terrace_client* client, terrace_write_lease* lease,
                                                 const terrace_request* request, uint64_t user_data,
                                                 terrace_callback callback, void* context);

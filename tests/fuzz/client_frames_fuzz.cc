@@ -218,7 +218,7 @@ class World {
     client::Outgoing message;
     if (verb == Verb::kCommit) {
       request.lease = writes_.back();
-      BuildCommit(request, &message);
+      BuildCommit(request, protocol::kMessageBytesMax, &message);
       commit_entries_ = request.asked.entry_count;
     }
     requests_.table().MakePending(request);

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -391,6 +392,50 @@ TEST_F(ClientProcess, ThreadsOfOneClientStoreAndLoad) {
   }
   for (std::thread& user : users) user.join();
   EXPECT_TRUE(Eventually([&] { return LeaseCount(*client) == 0; }));
+}
+
+// As of a long prompt of a model of many layers, whose checksums are more than a message holds.
+TEST(ClientCommits, OfMoreThanAMessageHoldsGoInPieces) {
+  constexpr uint32_t kManyParts = 128, kBlocks = 270;  // 24 + 128 * 16 bytes to say, each
+  DaemonProcess daemon;
+  const std::string config =
+      daemon.WriteFile("t.toml", "[daemon]\ndram_bytes = \"192MiB\"\nsegment_bytes = \"64MiB\"\n");
+  daemon.Start({"--config", config, "--socket", daemon.socket_path()});
+  ASSERT_TRUE(daemon.WaitReady()) << daemon.Errors();
+  const auto client = std::move(Client::Create({.socket_path = daemon.socket_path(),
+                                                .default_deadline_us = kLongUs,
+                                                .send_buffer_bytes_max = 1 << 20}))
+                          .value();
+  ASSERT_TRUE(client->WaitConnected(kLongUs).ok()) << client->last_error();
+  SpaceGroupSpec model = Model("many", 1);
+  model.members[0].spec.part_bytes.assign(kManyParts, 32);
+  const GroupRef group = client->Open(model, 1).value();
+  std::optional<WriteLease> lease;
+  // Memory is populated in the background.
+  ASSERT_TRUE(Eventually([&] {
+    lease = client->Reserve(group, Keys(kBlocks)).value();
+    uint32_t reserved = 0;
+    for (uint32_t key = 0; key < kBlocks; ++key) reserved += lease->is_reserved(key) ? 1 : 0;
+    return reserved == kBlocks;
+  }));
+  for (uint32_t key = 0; key < kBlocks; ++key) {
+    const std::vector<std::byte> part(32, std::byte(key));
+    for (uint32_t i = 0; i < kManyParts; ++i) {
+      ASSERT_TRUE(lease->WritePart(key, 0, i, part).ok()) << client->last_error();
+    }
+  }
+  EXPECT_EQ(client->CommitAsync(*lease, {}, 7).code(), StatusCode::kInvalid);
+  EXPECT_NE(client->last_error().find("by the Commit that waits"), std::string::npos);
+  const Result<uint32_t> sealed = client->Commit(*lease, {.flags = protocol::kCommitRelease});
+  ASSERT_TRUE(sealed.ok()) << client->last_error();
+  EXPECT_EQ(*sealed, kBlocks);
+  EXPECT_FALSE(lease->is_valid()) << "by the last piece";
+  const Result<ReadLease> read = client->Acquire(group, Keys(kBlocks));
+  ASSERT_TRUE(read.ok()) << client->last_error();
+  ASSERT_EQ(read->ready_count(), kBlocks);
+  std::vector<std::byte> last(32);
+  ASSERT_TRUE(read->CopyPart(kBlocks - 1, 0, kManyParts - 1, last).ok());
+  EXPECT_EQ(last, std::vector<std::byte>(32, std::byte(kBlocks - 1)));
 }
 
 }  // namespace

@@ -61,7 +61,7 @@ std::string RenderReport(const std::string& domain, const FsckReport& report) {
                       FormatCount(report.slabs.size()), FormatCount(slots),
                       FormatCount(report.entries_used), FormatCount(quarantined));
   if (report.entries_outdated > 0) {
-    text += fmt::format("          {} in use hold an older copy: the next start frees them\n",
+    text += fmt::format("          {} in use hold an older copy: a repair or a start frees them\n",
                         FormatCount(report.entries_outdated));
   }
   text += fmt::format("groups    {}\n", FormatCount(report.groups));

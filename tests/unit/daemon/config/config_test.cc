@@ -128,7 +128,8 @@ TEST(ConfigText, RefusalNamesKeyValueLimitAndRemedy) {
 
 TEST(ConfigText, OfBytesTheLimitsAndTheUnitsAreNamed) {
   const std::string wanted =
-      "; write bytes, as a number or with KiB, MiB, GiB or TiB, such as \"8GiB\", from 2MiB to "
+      "; write bytes, as a whole number or a whole number of KiB, MiB, GiB or TiB, such as "
+      "\"8GiB\", from 2MiB to "
       "64TiB";
   EXPECT_EQ(Refusal("[daemon]\ndram_bytes = \"1GB\"\n"),
             "test.toml:2: daemon.dram_bytes is '1GB'" + wanted);

@@ -189,6 +189,30 @@ TEST_F(FsckTest, QuarantinedSlotIsGivenBack) {
   ExpectCatalogGives(kBlocks - 1);
 }
 
+// A start from a catalog would take the first of them, and believe an older commit.
+TEST_F(FsckTest, OfTwoEntriesOfABlockTheLaterStays) {
+  LeaveBlocks(Ending::kKill);
+  const SlabFile slab = FirstSlab();
+  const std::vector<SlabEntry> used = UsedEntries(slab);
+  SlabEntry older = used.back();
+  const auto is_used = [&](uint32_t slot) {
+    return std::ranges::find(used, slot, &SlabEntry::slot) != used.end();
+  };
+  while (is_used(older.slot)) older.slot = (older.slot + 1) % slab.geometry.slot_count;
+  ASSERT_GT(older.epoch, 0u);
+  --older.epoch;
+  const SlabReader writer(slab, secret_, SlabReader::Access::kReadWrite);
+  ASSERT_TRUE(writer.WriteEntry(older).ok());
+  EXPECT_EQ(Look().entries_outdated, 1u);
+  const FsckReport report = Repair();
+  EXPECT_EQ(report.problem_count(), 0u) << "each crash may leave some";
+  EXPECT_EQ(report.repaired, 0u);
+  EXPECT_EQ(report.catalog, FsckCatalog::kRewritten);
+  EXPECT_EQ(UsedEntries(slab).size(), used.size());
+  EXPECT_EQ(Look().entries_outdated, 0u);
+  ExpectCatalogGives(kBlocks);
+}
+
 TEST_F(FsckTest, DamagedPayloadIsFoundOnlyWhenVerifying) {
   LeaveBlocks(Ending::kClean);
   const SlabFile slab = FirstSlab();

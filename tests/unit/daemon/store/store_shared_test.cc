@@ -454,6 +454,31 @@ TEST(StoreShared, AShelfThatWasAwayDuringAResetBringsNothingBack) {
   EXPECT_EQ(a.stats().shared->blocks_stored, 12u);
 }
 
+// Whenever it is found: its bytes were here before the group was forgotten.
+TEST(StoreShared, WhatWasKeptOfAGroupThatOthersHadForgottenIsNotGivenAgain) {
+  for (const bool is_group_open : {true, false}) {
+    sim::SharedServer server;
+    SharingHost host(server);
+    const auto keys = StoreWorld::Keys(6);
+    ASSERT_EQ(host.Put(keys), 6u);
+    ASSERT_EQ(server.blocks.size(), 6u);
+    const SpaceGroupSpec spec = TestGroup("simple", {TestSpace(0)});
+    if (!is_group_open) host.world.group_files.kept.clear();
+    host.world.RestartWarm();
+    SharedTierListener& listener = host.world.store->events().shared_listener(0);
+    host.tier.SetListener(&listener);
+    server.blocks.clear();
+    listener.OnSharedForgotten(spec.Id());
+    host.session = host.world.Open();
+    host.group = host.world.OpenGroup(host.session, spec);
+    host.Run();
+    EXPECT_EQ(host.LocalCount(keys), 6u) << "another host's order is of the server";
+    EXPECT_EQ(server.blocks.size(), 0u) << is_group_open;
+    EXPECT_EQ(host.Put(StoreWorld::Keys(3, 9)), 3u);
+    EXPECT_EQ(server.blocks.size(), 3u) << "what is new is given";
+  }
+}
+
 TEST(StoreShared, WhatAnotherHostStillHasIsNotGivenAgain) {
   sim::SharedServer server;
   SharingHost a(server), b(server);
