@@ -231,10 +231,12 @@ bool RedisTier::State::IsOld(const Known& group_known, uint64_t now_us) {
 }
 
 RedisGenerations::Question RedisTier::State::QuestionOf(const GroupId& group) {
-  const HeardGeneration& heard = KnownOf(group).heard;
+  const Known& group_known = KnownOf(group);
+  const HeardGeneration& heard = group_known.heard;
   return {.group = group,
           .at_least = heard.generation,
-          .is_from_just_now = heard.at_us != 0 && RedisNowUs() - heard.at_us <= kRedisBelievedUs};
+          .is_from_just_now = heard.at_us != 0 && RedisNowUs() - heard.at_us <= kRedisBelievedUs,
+          .is_first_since_return = !HasHeard(group_known)};
 }
 
 void RedisTier::State::LearnGeneration(const GroupId& group, const HeardGeneration& heard) {
@@ -545,8 +547,8 @@ void RedisTier::State::HandOver() {
 void RedisTier::State::PublishStats() {
   const RedisServersStats server = servers->stats();
   const RedisBlocksCounts& counts = blocks->counts();
-  const bool was_ready = is_ready.exchange(server.is_ready, std::memory_order_relaxed);
-  if (server.is_ready && !was_ready) returns.fetch_add(1, std::memory_order_relaxed);
+  returns.store(server.returns, std::memory_order_relaxed);
+  is_ready.store(server.is_ready, std::memory_order_relaxed);
   std::lock_guard lock(mutex);
   shared_stats.is_ready = server.is_ready;
   shared_stats.is_refused =

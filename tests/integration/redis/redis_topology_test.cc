@@ -254,6 +254,31 @@ TEST(RedisCluster, ANodeThatTakesNoGenerationIsSaidToTakeNoWritesUntilItDoes) {
   EXPECT_TRUE(rig.tier().stats().write_trouble.empty());
 }
 
+// It has come back, or another has taken over from it, while others were there all the while.
+TEST(RedisCluster, OfANodeThatWasAwayAGenerationIsAskedForAgain) {
+  TERRACE_NEEDS_REDIS();
+  RedisCluster cluster({});
+  RedisRig rig(OptionsOf(cluster));
+  WaitForCluster(rig, cluster);
+  ASSERT_TRUE(rig.StoreNow(RedisTestName(1, 0), 7, kSmallBytes).ok());
+  const size_t leader = LeaderOf(cluster, RedisTestName(1, 0).group);
+  const RedisBlockName name = NameOn(cluster, (leader + 1) % cluster.size(), 1);
+  ASSERT_TRUE(rig.StoreNow(name, 7, kSmallBytes).ok());
+  cluster.raw(leader)->Command({"CONFIG", "SET", "min-replicas-to-write", "1"});
+  EXPECT_TRUE(rig.FetchNow(name, kSmallBytes).status.ok());
+  const uint64_t lost = rig.tier().stats().connections_lost;
+  const uint64_t connections = rig.tier().stats().connections;
+  cluster.raw(leader)->Command({"CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"});
+  ASSERT_TRUE(rig.RunTicking([&] {
+    const SharedTierStats stats = rig.tier().stats();
+    EXPECT_TRUE(stats.is_ready);
+    return stats.connections_lost > lost && stats.connections == connections;
+  }));
+  EXPECT_FALSE(rig.FetchNow(name, kSmallBytes).status.ok());
+  cluster.raw(leader)->Command({"CONFIG", "SET", "min-replicas-to-write", "0"});
+  EXPECT_TRUE(rig.FetchNow(name, kSmallBytes).status.ok());
+}
+
 // More rises are owed on a node that takes none than are tried at once.
 TEST(RedisCluster, RisesOfOtherNodesAreToldBesideOneThatTakesNone) {
   TERRACE_NEEDS_REDIS();
@@ -262,7 +287,7 @@ TEST(RedisCluster, RisesOfOtherNodesAreToldBesideOneThatTakesNone) {
   RedisRig rig(OptionsOf(cluster));
   WaitForCluster(rig, cluster);
   const size_t full = 0;
-  cluster.raw(full)->Command({"CONFIG", "SET", "maxmemory", "1"});
+  cluster.raw(full)->Command({"CONFIG", "SET", "min-replicas-to-write", "1"});
   uint64_t there = 0;
   for (uint64_t i = 0; i < kGroups; ++i) {
     const GroupId group{i + 1, 77};
@@ -272,7 +297,7 @@ TEST(RedisCluster, RisesOfOtherNodesAreToldBesideOneThatTakesNone) {
   ASSERT_GT(there, 256u) << "operations_max";
   EXPECT_TRUE(rig.RunTicking([&] { return rig.tier().stats().forgets_owed == there; }))
       << rig.tier().stats().forgets_owed << " are owed, of that node are " << there;
-  cluster.raw(full)->Command({"CONFIG", "SET", "maxmemory", "0"});
+  cluster.raw(full)->Command({"CONFIG", "SET", "min-replicas-to-write", "0"});
   EXPECT_TRUE(rig.RunTicking([&] { return rig.tier().stats().forgets_owed == 0; }));
 }
 

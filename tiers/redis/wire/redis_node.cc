@@ -111,6 +111,7 @@ void RedisNode::ConnectMissing() {
 
 void RedisNode::OnReady(RedisConnection* connection) {
   knows_expire_nx_ = connection->knows_expire_nx();
+  if (counts().connections == 1) ++counts_.returns;
   breaker_.OnSuccess();
   refusal_ = RedisRefusal::kNone;
   moved_slot_.reset();

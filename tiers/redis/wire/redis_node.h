@@ -38,6 +38,7 @@ struct RedisNodeCounts {
   uint64_t attempts = 0;     // to connect
   uint64_t connections_lost = 0;
   uint64_t breaker_opened = 0;
+  uint64_t returns = 0;  // how often it worked that had not
 };
 
 class RedisNode final : public RedisConnectionListener {
