@@ -210,6 +210,7 @@ TEST(RedisRises, AServerWithTooFewReplicasIsBelievedByWhoHasNotLeftIt) {
   EXPECT_FALSE(a.rig->FetchNow(name, 1000).status.ok()) << "nobody knows what it is now";
   raw->Command({"CONFIG", "SET", "min-replicas-to-write", "0"});
   EXPECT_TRUE(eraser.rig->RunTicking([&] { return raw->Text({"GET", key}) != before; }));
+  late.rig->WaitUntilReady();
   EXPECT_EQ(late.rig->FetchNow(name, 1000).status.code(), StatusCode::kNotFound);
   EXPECT_EQ(a.rig->FetchNow(name, 1000).status.code(), StatusCode::kNotFound);
   EXPECT_TRUE(late.rig->RunTicking([&] { return late.rig->StoreNow(name, 6, 1000).ok(); }));
