@@ -38,12 +38,13 @@ Status TroubleOf(const RedisAnswer& answer) {
 RedisGenerations::RedisGenerations(Options options)
     : options_(std::move(options)), names_(options_.prefix, options_.secret, options_.version) {}
 
-void RedisGenerations::Send(const std::string& key, RedisCommand command, bool is_write,
+void RedisGenerations::Send(const std::string& key, RedisCommand command, Kind kind,
                             std::function<void(const RedisAnswer&)> on_answer) {
   options_.servers->Send({.command = std::move(command),
                           .lane = RedisLane::kSmall,
                           .slot = RedisSlotOf(key),
-                          .is_write = is_write,
+                          .is_rise = kind == Kind::kRise,
+                          .is_write = kind == Kind::kWrite,
                           .done = std::move(on_answer)});
 }
 
@@ -74,6 +75,10 @@ void RedisGenerations::NoteRefusal(const Job& job, const RedisAnswer& answer) {
 void RedisGenerations::Agree(const Question& question, Done done) {
   auto job = std::make_shared<Job>(Job{.question = question, .done = std::move(done)});
   job->key = names_.Generation(question.group);
+  if (question.is_rise && question.is_again &&
+      !options_.servers->TakesRise(RedisSlotOf(job->key))) {
+    return job->done(kNoWrites, {});
+  }
   Look(job);
 }
 
@@ -82,7 +87,7 @@ void RedisGenerations::Look(const std::shared_ptr<Job>& job) {
     job->done(Status(StatusCode::kBusy, "a group's generation changes all the while"), {});
     return;
   }
-  Send(job->key, FormatRedisCommand({"GET", job->key}), false,
+  Send(job->key, FormatRedisCommand({"GET", job->key}), Kind::kOther,
        [this, job](const RedisAnswer& answer) { OnFound(job, answer); });
 }
 
@@ -118,7 +123,7 @@ void RedisGenerations::OnFound(const std::shared_ptr<Job>& job, const RedisAnswe
 // nobody can tell it.
 void RedisGenerations::Lengthen(const std::shared_ptr<Job>& job, uint64_t said) {
   const bool is_first = job->question.is_first_since_return;
-  Send(job->key, FormatRedisCommand({"PEXPIRE", job->key, TtlMs()}), false,
+  Send(job->key, FormatRedisCommand({"PEXPIRE", job->key, TtlMs()}), Kind::kOther,
        [job, said, is_first](const RedisAnswer& answer) {
          if (!is_first) return;
          if (!answer.status.ok()) return job->done(answer.status, {});
@@ -136,7 +141,8 @@ void RedisGenerations::Write(const std::shared_ptr<Job>& job, uint64_t wanted) {
   Send(job->key,
        FormatRedisCommand({"EVAL", kReplaceScript, "1", job->key, job->found, text, TtlMs(),
                            job->is_rise ? "1" : "0"}),
-       !job->is_rise, [this, job, wanted, is_lost](const RedisAnswer& replaced) {
+       job->is_rise ? Kind::kRise : Kind::kWrite,
+       [this, job, wanted, is_lost](const RedisAnswer& replaced) {
          if (!replaced.status.ok() || replaced.reply.kind != RedisReply::Kind::kInteger) {
            NoteRefusal(*job, replaced);
            job->done(TroubleOf(replaced), {});

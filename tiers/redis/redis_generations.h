@@ -43,7 +43,8 @@ class RedisGenerations {
     bool is_from_just_now = false;  // the server itself said so a moment ago
     // The server was away since this host asked it last, or has never been asked.
     bool is_first_since_return = false;
-    bool is_rise = false;  // beyond what anybody had: the group's blocks are to be forgotten
+    bool is_again = false;  // one that failed: of those that are refused not each is tried again
+    bool is_rise = false;   // beyond what anybody had: the group's blocks are to be forgotten
   };
   struct Agreed {
     uint64_t generation = 0;  // which every host is told from now on
@@ -75,7 +76,8 @@ class RedisGenerations {
   uint64_t Beyond(uint64_t generation, bool is_rise) const;
   bool IsRefused(const GroupId& group) const;
   void NoteRefusal(const Job& job, const RedisAnswer& answer);
-  void Send(const std::string& key, RedisCommand command, bool is_write,
+  enum class Kind : uint8_t { kOther, kWrite, kRise };
+  void Send(const std::string& key, RedisCommand command, Kind kind,
             std::function<void(const RedisAnswer&)> on_answer);
   void Lengthen(const std::shared_ptr<Job>& job, uint64_t said);
   void Write(const std::shared_ptr<Job>& job, uint64_t wanted);

@@ -68,6 +68,7 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
     uint64_t begun_us = 0;  // when a look or a rise was begun last, whatever came of it
     bool is_owed = false;
     bool is_rising = false;
+    bool has_failed = false;  // the last rise
     bool is_looking = false;
   };
   using Then = RedisGenerations::Done;

@@ -223,7 +223,9 @@ TEST(RedisCluster, ANodeThatTakesNoWritesHoldsUpNoOtherAndIsAskedItself) {
               StatusCode::kNoSpace);
     const Status stored = rig.StoreNow(NameOn(cluster, well, chain), 7, length_bytes);
     EXPECT_TRUE(stored.ok()) << stored.what() << ": another node takes writes";
-    EXPECT_FALSE(rig.tier().stats().write_trouble.empty()) << "what others take says nothing of it";
+    EXPECT_EQ(rig.tier().stats().write_trouble, ToText(cluster.node(full).tcp_endpoint()) +
+                                                    ": the Redis server is full and evicts nothing")
+        << "what others take says nothing of it";
   }
   EXPECT_TRUE(rig.FetchNow(NameOn(cluster, full, 1), kSmallBytes).status.ok());
   EXPECT_LE(cluster.ErrorsOf(full, "OOM"), 6u) << "it is given no writes for a second after each";
@@ -252,6 +254,28 @@ TEST(RedisCluster, ANodeThatTakesNoGenerationIsSaidToTakeNoWritesUntilItDoes) {
   cluster.raw(full)->Command({"CONFIG", "SET", "maxmemory", "0"});
   EXPECT_TRUE(rig.RunTicking([&] { return rig.StoreNow(name, 7, kSmallBytes).ok(); }));
   EXPECT_TRUE(rig.tier().stats().write_trouble.empty());
+}
+
+// The others serve on, and say nothing of it.
+TEST(RedisCluster, ANodeThatRefusesTheLoginIsNamedAsIsWhy) {
+  TERRACE_NEEDS_REDIS();
+  RedisCluster cluster({});
+  RedisRig rig(OptionsOf(cluster));
+  WaitForCluster(rig, cluster);
+  ASSERT_TRUE(rig.StoreNow(RedisTestName(1, 0), 7, kSmallBytes).ok());
+  EXPECT_EQ(rig.tier().stats().part_trouble, "");
+  const std::unique_ptr<RawRedis> raw = cluster.raw(1);
+  raw->Command({"CONFIG", "SET", "requirepass", "secret"});
+  raw->Command({"CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"});
+  EXPECT_TRUE(rig.RunTicking([&] {
+    return rig.tier().stats().part_trouble ==
+           ToText(cluster.node(1).tcp_endpoint()) + ": the Redis server refuses this user";
+  })) << rig.tier().stats().part_trouble;
+  EXPECT_TRUE(rig.tier().stats().is_ready);
+  EXPECT_TRUE(rig.tier().stats().is_refused);
+  raw->Command({"CONFIG", "SET", "requirepass", ""});
+  EXPECT_TRUE(rig.RunTicking([&] { return rig.tier().stats().part_trouble.empty(); }));
+  EXPECT_FALSE(rig.tier().stats().is_refused);
 }
 
 // It has come back, or another has taken over from it, while others were there all the while.

@@ -55,17 +55,35 @@ void RedisServers::Close(Status status) {
   for (const auto& sentinel : sentinels_) sentinel->Close(status);
 }
 
+void RedisServers::TellTroubles(RedisServersStats* stats) const {
+  const bool is_cluster = options_.topology == RedisTopology::kCluster;
+  const auto tell = [is_cluster](const RedisNode& node, const std::string& why, std::string* told) {
+    if (told->empty() && !why.empty()) {
+      *told = (is_cluster ? ToText(node.endpoint()) + ": " : "") + why;
+    }
+  };
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    const RedisNode& node = *nodes_[i];
+    const WriteRefusal& refusal = node.write_refusal();
+    const bool has_refused = refusal.error() != RedisError::kNone;
+    const bool is_well = node.is_ready() && !has_refused && !node.has_denials();
+    if (is_well || !SlotOn(i, refusal.slot()).has_value()) continue;
+    if (!node.is_ready()) {
+      if (is_cluster) tell(node, node.trouble(), &stats->part_trouble);
+      continue;
+    }
+    if (stats->write_refusal == RedisError::kNone) stats->write_refusal = refusal.error();
+    const std::string denied = node.read_trouble();
+    stats->is_denied |= !denied.empty();
+    tell(node, denied, &stats->part_trouble);
+    tell(node, node.write_trouble(), &stats->write_trouble);
+  }
+}
+
 RedisServersStats RedisServers::stats() const {
   RedisServersStats stats;
   stats.returns = returns_before_;
-  for (size_t i = 0; i < nodes_.size(); ++i) {
-    const WriteRefusal& refusal = nodes_[i]->write_refusal();
-    if (refusal.error() != RedisError::kNone && nodes_[i]->is_ready() &&
-        SlotOn(i, refusal.slot()).has_value()) {
-      stats.write_refusal = refusal.error();
-      break;
-    }
-  }
+  TellTroubles(&stats);
   for (const auto* nodes : {&nodes_, &sentinels_}) {
     for (const auto& node : *nodes) {
       const RedisNodeCounts counts = node->counts();
@@ -100,6 +118,11 @@ RedisServersStats RedisServers::stats() const {
 bool RedisServers::TakesWrites(uint32_t slot) const {
   const size_t node = NodeOf(slot);
   return node == kNone || !nodes_[node]->write_refusal().IsPaused(RedisNowUs());
+}
+
+bool RedisServers::TakesRise(uint32_t slot) {
+  const size_t node = NodeOf(slot);
+  return node == kNone || nodes_[node]->TakesRise();
 }
 
 void RedisServers::LookForWrites() {

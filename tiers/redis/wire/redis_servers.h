@@ -31,6 +31,10 @@ struct RedisServersStats {
   RedisNodeCounts counts;
   std::string trouble;                           // why it is not ready, for a person
   RedisError write_refusal = RedisError::kNone;  // of one of them
+  // For a person, of one of them: why it takes no writes while it answers; why it gives nothing, or
+  // not all, while it, or another one, does. Of a Cluster it is named.
+  std::string write_trouble, part_trouble;
+  bool is_denied = false;  // its ACL forbids what reads
 };
 
 class RedisServers final : public RedisNodeListener {
@@ -55,6 +59,8 @@ class RedisServers final : public RedisNodeListener {
   RedisServersStats stats() const;
   // False: whoever holds that slot has just refused a write, and is not given another one now.
   bool TakesWrites(uint32_t slot) const;
+  // The same of a rise; once in a while one is to be tried.
+  bool TakesRise(uint32_t slot);
   // Servers that refused one are asked whether they take them again. Now and then.
   void LookForWrites();
   // All of them do, as far as is known.
@@ -67,6 +73,7 @@ class RedisServers final : public RedisNodeListener {
  private:
   static constexpr size_t kNone = SIZE_MAX;
 
+  void TellTroubles(RedisServersStats* stats) const;
   std::unique_ptr<RedisNode> MakeNode(const RedisEndpoint& endpoint, bool is_sentinel);
   // The index of the node at that address, made if it is new. kNone: there are too many.
   size_t NodeAt(const RedisEndpoint& endpoint);
