@@ -321,8 +321,54 @@ TEST(RedisCluster, RisesOfOtherNodesAreToldBesideOneThatTakesNone) {
   ASSERT_GT(there, 256u) << "operations_max";
   EXPECT_TRUE(rig.RunTicking([&] { return rig.tier().stats().forgets_owed == there; }))
       << rig.tier().stats().forgets_owed << " are owed, of that node are " << there;
+  // Each was tried once; from then on one finds out for all.
+  EXPECT_TRUE(rig.RunTicking([&] { return cluster.ErrorsOf(full, "NOREPLICAS") >= there; }));
+  const uint64_t refused = cluster.ErrorsOf(full, "NOREPLICAS");
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(3);
+  (void)rig.RunTicking([&] { return std::chrono::steady_clock::now() > end; });
+  EXPECT_LE(cluster.ErrorsOf(full, "NOREPLICAS") - refused, 8u) << "one a second, and a look";
   cluster.raw(full)->Command({"CONFIG", "SET", "min-replicas-to-write", "0"});
   EXPECT_TRUE(rig.RunTicking([&] { return rig.tier().stats().forgets_owed == 0; }));
+}
+
+// More have lost their generations on a node that is told of none than are looked at in one tick.
+TEST(RedisCluster, RisesThatANodeHasLostAreSeenBesideOneThatIsToldOfNone) {
+  TERRACE_NEEDS_REDIS();
+  constexpr size_t kLost = 40;
+  RedisCluster cluster({});
+  RedisRig rig(OptionsOf(cluster));
+  WaitForCluster(rig, cluster);
+  const size_t refusing = 0, well = 1;
+  auto next_on = [&, low = uint64_t{0}](size_t node) mutable {
+    for (;;) {
+      const GroupId group{++low, 78};
+      if (LeaderOf(cluster, group) == node) return group;
+    }
+  };
+  std::vector<GroupId> lost;
+  for (size_t i = 0; i < kLost; ++i) lost.push_back(next_on(refusing));
+  for (const GroupId& group : lost) rig.tier().Forget(group);
+  ASSERT_TRUE(rig.RunTicking([&] { return rig.tier().stats().forgets_owed == 0; }));
+  const GroupId other = next_on(well);
+  rig.tier().Forget(other);
+  ASSERT_TRUE(rig.RunTicking([&] { return rig.tier().stats().forgets_owed == 0; }));
+  const std::unique_ptr<RawRedis> at_refusing = cluster.raw(refusing), at_well = cluster.raw(well);
+  for (const GroupId& group : lost) {
+    at_refusing->Command(
+        {"SET", testing::RedisTestGenerationKey(group), testing::RedisTestGeneration(group, 63)});
+  }
+  at_refusing->Command({"CONFIG", "SET", "min-replicas-to-write", "1"});
+  const std::string key = testing::RedisTestGenerationKey(other);
+  const std::string older = testing::RedisTestGeneration(other, 63);
+  at_well->Command({"SET", key, older});
+  EXPECT_TRUE(rig.RunTicking([&] { return at_well->Text({"GET", key}) != older; }));
+  at_refusing->Command({"CONFIG", "SET", "min-replicas-to-write", "0"});
+  for (const GroupId& group : lost) {
+    EXPECT_TRUE(rig.RunTicking([&] {
+      return at_refusing->Text({"GET", testing::RedisTestGenerationKey(group)}) !=
+             testing::RedisTestGeneration(group, 63);
+    }));
+  }
 }
 
 TEST(RedisSentinel, AFailoverIsFollowed) {
