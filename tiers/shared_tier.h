@@ -46,6 +46,9 @@ struct SharedTierStats {
   std::string trouble;  // why it is not ready, for a person; of the server's text the first words
   // Why it takes no writes while it answers, for a person; empty: it does.
   std::string write_trouble;
+  // Why not all that it has can be used while it is ready, for a person: a node of a Cluster is
+  // away, or an ACL forbids what reads. Empty: it can.
+  std::string part_trouble;
   bool is_full = false;  // for want of memory
   uint64_t operations_in_flight = 0, bytes_in_flight = 0;
   uint64_t read_bytes = 0, written_bytes = 0;

@@ -15,6 +15,7 @@
 #include "daemon/config/config_text.h"
 #include "daemon/config/fd_needs.h"
 #include "daemon/config/listen_address.h"
+#include "src/masked_address.h"
 
 namespace terrace {
 namespace {
@@ -429,6 +430,16 @@ Status ResolveRedis(const RedisConfig& redis, std::string* why) {
     return Refuse(why,
                   "redis.tls_certificate_file and redis.tls_key_file belong together: set both, or "
                   "neither");
+  }
+  for (const std::string& endpoint : redis.endpoints) {
+    const bool is_path = endpoint.starts_with("unix:") &&
+                         (!endpoint.starts_with("unix://") || endpoint.find('@') == endpoint.npos);
+    const bool is_url = endpoint.find("://") != endpoint.npos;
+    if (is_path || !(is_url || endpoint.find_first_of("@?,") != endpoint.npos)) continue;
+    return Refuse(why,
+                  "redis.endpoints has '" + MaskedAddress(endpoint) +
+                      "'; write host:port or unix:/path, without a login or options: a user and a "
+                      "password are written into a file that redis.credentials_file names");
   }
   if (redis.mode == RedisMode::kSingle && redis.endpoints.size() > 1) {
     return Refuse(why, "redis.endpoints names " + std::to_string(redis.endpoints.size()) +

@@ -16,6 +16,7 @@
 
 #include "daemon/config/config_keys.h"
 #include "daemon/config/toml_depth.h"
+#include "src/masked_address.h"
 #include "terrace/open_file.h"
 
 namespace terrace {
@@ -85,17 +86,37 @@ std::optional<std::string> Nearest(std::string_view name, const Names& candidate
   return std::string(*alike);
 }
 
+// As TOML, but for what may be the login in an address.
+std::string ShownWithoutLogins(const toml::node& node) {
+  std::ostringstream text;
+  if (const toml::array* const array = node.as_array()) {
+    for (const toml::node& element : *array) {
+      text << (text.view().empty() ? "[ " : ", ") << ShownWithoutLogins(element);
+    }
+    text << (array->empty() ? "[]" : " ]");
+  } else if (const toml::table* const table = node.as_table()) {
+    for (const auto& [name, element] : *table) {
+      text << (text.view().empty() ? "{ " : ", ") << name.str() << " = "
+           << ShownWithoutLogins(element);
+    }
+    text << (table->empty() ? "{}" : " }");
+  } else if (const toml::value<std::string>* const string = node.as_string()) {
+    const std::string& value = string->get();
+    const bool is_harmless = value.find_first_of("@:") == value.npos;
+    text << toml::value<std::string>(is_harmless ? value : MaskedAddress(value));
+  } else {
+    node.visit([&text](const auto& value) { text << toml::node_view<const toml::node>(value); });
+  }
+  return text.str();
+}
+
 // One value on its way into a field: where it stands, and how a refusal is worded.
 struct Place {
   const Source& source;
   std::string name;  // "daemon.dram_bytes"
   const toml::node& node;
 
-  std::string Shown() const {
-    std::ostringstream text;
-    node.visit([&text](const auto& value) { text << toml::node_view<const toml::node>(value); });
-    return text.str().substr(0, 64);
-  }
+  std::string Shown() const { return ShownWithoutLogins(node).substr(0, 64); }
   Status RefuseValue(const std::string& wanted) const {
     return source.RefuseAt(node, name + " is " + Shown() + "; write " + wanted);
   }

@@ -385,7 +385,16 @@ void DomainRedis::LogHealth() {
   const Told away = stats.is_of_another_kind ? Told::kOfAnotherKind
                     : stats.is_refused       ? Told::kRefused
                                              : Told::kAway;
-  if (stats.is_ready && told_ != Told::kReady) {
+  const Told part = stats.is_refused ? Told::kRefusedInPart : Told::kAwayInPart;
+  if (stats.is_ready && !stats.part_trouble.empty()) {
+    if (std::exchange(told_, part) != part) {
+      Log(LogLevel::kWarn,
+          "redis is away in part: what it would give are misses, all else is served",
+          {{"domain", options_.domain_name},
+           {"why", stats.part_trouble},
+           {"remedy", RemedyOf(stats)}});
+    }
+  } else if (stats.is_ready && told_ != Told::kReady) {
     told_ = Told::kReady;
     Log(LogLevel::kInfo, "redis is there", {{"domain", options_.domain_name}});
   } else if (!stats.is_ready && !stats.trouble.empty() && told_ != away) {

@@ -97,7 +97,15 @@ class DomainRedis final : public SharedTierListener {
   uint64_t lost_told_ = 0, elsewhere_told_ = 0;  // groups
   std::string tls_trouble_told_;
   bool is_left_behind_ = false;
-  enum class Told : uint8_t { kNothing, kReady, kAway, kRefused, kOfAnotherKind };
+  enum class Told : uint8_t {
+    kNothing,
+    kReady,
+    kAway,
+    kRefused,
+    kOfAnotherKind,
+    kAwayInPart,
+    kRefusedInPart
+  };
   Told told_ = Told::kNothing;
 };
 

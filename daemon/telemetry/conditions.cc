@@ -226,7 +226,15 @@ void AddShared(const SharedTierStats& redis, Troubles* troubles) {
     const std::string why = redis.trouble.empty() ? "no server has answered yet" : redis.trouble;
     Add(Condition::kRedisAway,
         "redis is away: " + why + "; what it has are misses. " + RemedyOfAway(redis), troubles);
-  } else if (!redis.write_trouble.empty()) {
+    return;
+  }
+  if (!redis.part_trouble.empty()) {
+    Add(Condition::kRedisAway,
+        "redis is away in part: " + redis.part_trouble +
+            "; what it would give are misses, all else is served. " + RemedyOfAway(redis),
+        troubles);
+  }
+  if (!redis.write_trouble.empty()) {
     Add(Condition::kRedisNoWrites,
         "redis takes no writes: " + redis.write_trouble + "; what it has is served. " +
             (redis.is_full ? "Set its maxmemory-policy to allkeys-lru, or give it more memory"

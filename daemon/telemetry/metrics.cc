@@ -221,6 +221,7 @@ json SharedDocument(const DomainStats::SharedStats& shared) {
           {"tls_trouble", tier.tls_trouble},
           {"trouble", tier.trouble},
           {"write_trouble", tier.write_trouble},
+          {"part_trouble", tier.part_trouble},
           {"connections", tier.connections},
           {"connection_attempts", tier.connection_attempts},
           {"connections_lost", tier.connections_lost},

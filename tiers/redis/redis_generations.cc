@@ -15,12 +15,14 @@ namespace {
 std::string TtlMs() { return std::to_string(2 * kRedisTtlSecondsMax * 1000); }
 
 // It becomes ARGV[2] if it is ARGV[1], or nothing if that is empty. What is no string, or a longer
-// one, was never ours.
+// one, was never ours. A full server refuses a script its first write, if that takes memory, and
+// none behind one that takes none: so it takes a rise (ARGV[4]), which is as long as what it was.
 constexpr std::string_view kReplaceScript =
     "local kind=redis.call('TYPE',KEYS[1]).ok "
     "if kind~='none' and (kind~='string' or redis.call('STRLEN',KEYS[1])>64) "
     "then redis.call('UNLINK',KEYS[1]) end "
     "if (redis.call('GET',KEYS[1]) or '')~=ARGV[1] then return 0 end "
+    "if ARGV[4]=='1' then redis.call('UNLINK',KEYS[1]) end "
     "redis.call('SET',KEYS[1],ARGV[2],'PX',ARGV[3]) return 1";
 
 const Status kNoWrites(StatusCode::kNoSpace, "the Redis server takes no writes now");
@@ -36,12 +38,13 @@ Status TroubleOf(const RedisAnswer& answer) {
 RedisGenerations::RedisGenerations(Options options)
     : options_(std::move(options)), names_(options_.prefix, options_.secret, options_.version) {}
 
-void RedisGenerations::Send(const std::string& key, RedisCommand command, bool is_write,
+void RedisGenerations::Send(const std::string& key, RedisCommand command, Kind kind,
                             std::function<void(const RedisAnswer&)> on_answer) {
   options_.servers->Send({.command = std::move(command),
                           .lane = RedisLane::kSmall,
                           .slot = RedisSlotOf(key),
-                          .is_write = is_write,
+                          .is_rise = kind == Kind::kRise,
+                          .is_write = kind == Kind::kWrite,
                           .done = std::move(on_answer)});
 }
 
@@ -57,21 +60,25 @@ bool RedisGenerations::IsRefused(const GroupId& group) const {
   return refused_.size() >= kRefusedMax || refused_.contains(group);
 }
 
-void RedisGenerations::NoteRefusal(const GroupId& group, const RedisAnswer& answer) {
+void RedisGenerations::NoteRefusal(const Job& job, const RedisAnswer& answer) {
   refusal_ = TroubleOf(answer);
-  // Who takes no writes is not given any, whoever asks.
-  if (!answer.status.ok() || IsWriteRefusal(answer.error)) return;
+  // Who takes no writes is not given any, whoever asks, but rises.
+  if (!answer.status.ok() || (IsWriteRefusal(answer.error) && !job.is_rise)) return;
   const uint64_t now_us = options_.steady_us();
   if (now_us - refused_since_us_ >= kUsPerSecond) {
     refused_since_us_ = now_us;
     refused_.clear();
   }
-  refused_.insert(group);
+  refused_.insert(job.question.group);
 }
 
 void RedisGenerations::Agree(const Question& question, Done done) {
   auto job = std::make_shared<Job>(Job{.question = question, .done = std::move(done)});
   job->key = names_.Generation(question.group);
+  if (question.is_rise && question.is_again &&
+      !options_.servers->TakesRise(RedisSlotOf(job->key))) {
+    return job->done(kNoWrites, {});
+  }
   Look(job);
 }
 
@@ -80,7 +87,7 @@ void RedisGenerations::Look(const std::shared_ptr<Job>& job) {
     job->done(Status(StatusCode::kBusy, "a group's generation changes all the while"), {});
     return;
   }
-  Send(job->key, FormatRedisCommand({"GET", job->key}), false,
+  Send(job->key, FormatRedisCommand({"GET", job->key}), Kind::kOther,
        [this, job](const RedisAnswer& answer) { OnFound(job, answer); });
 }
 
@@ -98,31 +105,46 @@ void RedisGenerations::OnFound(const std::shared_ptr<Job>& job, const RedisAnswe
   const bool is_anew = !HasRisen(asked.at_least) && asked.is_from_just_now;
   const bool is_agreed = read.ok() && (said == asked.at_least || asked.at_least == 0 ||
                                        (said > asked.at_least && (HasRisen(said) || is_anew)));
-  if (is_agreed && !asked.is_rise) {
-    Send(job->key, FormatRedisCommand({"PEXPIRE", job->key, TtlMs()}), false,
-         [](const RedisAnswer&) {});
-    return job->done(Status::Ok(), {.generation = said});
-  }
+  if (is_agreed && !asked.is_rise) return Lengthen(job, said);
   // A server that says less has lost rises, and one that says nothing, or what somebody has begun
   // since, may have. Of what this host heard a moment ago it has lost none.
   const bool is_kept = !asked.is_rise && !read.ok() && asked.is_from_just_now && asked.at_least > 0;
   const bool is_first = !asked.is_rise && known == 0;
   const uint64_t wanted = is_kept ? known : Beyond(known, !is_first);
-  if (!asked.is_rise) {
-    if (!options_.servers->TakesWrites(RedisSlotOf(job->key))) return job->done(kNoWrites, {});
-    if (IsRefused(asked.group)) return job->done(refusal_, {});
-  }
-  Write(job, wanted, !asked.is_rise && !is_first && !is_kept);
+  job->is_rise = !is_first && !is_kept;
+  const bool takes_writes = options_.servers->TakesWrites(RedisSlotOf(job->key));
+  if (!takes_writes && !job->is_rise) return job->done(kNoWrites, {});
+  if (!asked.is_rise && IsRefused(asked.group)) return job->done(refusal_, {});
+  Write(job, wanted);
 }
 
-void RedisGenerations::Write(const std::shared_ptr<Job>& job, uint64_t wanted, bool is_lost) {
+// It stays for as long again. Who asks a server that has too few replicas for the first time since
+// it came back is told nothing: it may have become the master before it had heard of a rise, and
+// nobody can tell it.
+void RedisGenerations::Lengthen(const std::shared_ptr<Job>& job, uint64_t said) {
+  const bool is_first = job->question.is_first_since_return;
+  Send(job->key, FormatRedisCommand({"PEXPIRE", job->key, TtlMs()}), Kind::kOther,
+       [job, said, is_first](const RedisAnswer& answer) {
+         if (!is_first) return;
+         if (!answer.status.ok()) return job->done(answer.status, {});
+         if (answer.error == RedisError::kNoReplicas) return job->done(TroubleOf(answer), {});
+         job->done(Status::Ok(), {.generation = said});
+       });
+  if (!is_first) job->done(Status::Ok(), {.generation = said});
+}
+
+// Of a rise that a server takes it does not follow that it takes blocks.
+void RedisGenerations::Write(const std::shared_ptr<Job>& job, uint64_t wanted) {
   const GroupId& group = job->question.group;
   const std::string text = EncodeGeneration(group, wanted, options_.secret);
+  const bool is_lost = job->is_rise && !job->question.is_rise;
   Send(job->key,
-       FormatRedisCommand({"EVAL", kReplaceScript, "1", job->key, job->found, text, TtlMs()}), true,
+       FormatRedisCommand({"EVAL", kReplaceScript, "1", job->key, job->found, text, TtlMs(),
+                           job->is_rise ? "1" : "0"}),
+       job->is_rise ? Kind::kRise : Kind::kWrite,
        [this, job, wanted, is_lost](const RedisAnswer& replaced) {
          if (!replaced.status.ok() || replaced.reply.kind != RedisReply::Kind::kInteger) {
-           NoteRefusal(job->question.group, replaced);
+           NoteRefusal(*job, replaced);
            job->done(TroubleOf(replaced), {});
          } else if (replaced.reply.integer == 1) {
            job->done(Status::Ok(), {.generation = wanted, .is_lost = is_lost});

@@ -36,11 +36,15 @@ class RedisGenerations {
     return generation != 0 && (generation & kBegun) != kBegun;
   }
 
+  // kNoSpace: the server takes no writes, and what it says cannot be believed without one.
   struct Question {
     GroupId group;
     uint64_t at_least = 0;          // as this host knows it
     bool is_from_just_now = false;  // the server itself said so a moment ago
-    bool is_rise = false;  // beyond what anybody had: the group's blocks are to be forgotten
+    // The server was away since this host asked it last, or has never been asked.
+    bool is_first_since_return = false;
+    bool is_again = false;  // one that failed: of those that are refused not each is tried again
+    bool is_rise = false;   // beyond what anybody had: the group's blocks are to be forgotten
   };
   struct Agreed {
     uint64_t generation = 0;  // which every host is told from now on
@@ -63,17 +67,20 @@ class RedisGenerations {
     Question question;
     Done done;
     std::string key;
-    std::string found;  // as the server has it, empty: nothing
+    std::string found;     // as the server has it, empty: nothing
+    bool is_rise = false;  // what is written is: ordered here, or of what the server has lost
     uint32_t try_count = 0;
   };
   void Look(const std::shared_ptr<Job>& job);
   void OnFound(const std::shared_ptr<Job>& job, const RedisAnswer& answer);
   uint64_t Beyond(uint64_t generation, bool is_rise) const;
   bool IsRefused(const GroupId& group) const;
-  void NoteRefusal(const GroupId& group, const RedisAnswer& answer);
-  void Send(const std::string& key, RedisCommand command, bool is_write,
+  void NoteRefusal(const Job& job, const RedisAnswer& answer);
+  enum class Kind : uint8_t { kOther, kWrite, kRise };
+  void Send(const std::string& key, RedisCommand command, Kind kind,
             std::function<void(const RedisAnswer&)> on_answer);
-  void Write(const std::shared_ptr<Job>& job, uint64_t wanted, bool is_lost);
+  void Lengthen(const std::shared_ptr<Job>& job, uint64_t said);
+  void Write(const std::shared_ptr<Job>& job, uint64_t wanted);
 
   const Options options_;
   const RedisKeyNames names_;

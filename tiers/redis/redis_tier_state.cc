@@ -231,10 +231,12 @@ bool RedisTier::State::IsOld(const Known& group_known, uint64_t now_us) {
 }
 
 RedisGenerations::Question RedisTier::State::QuestionOf(const GroupId& group) {
-  const HeardGeneration& heard = KnownOf(group).heard;
+  const Known& group_known = KnownOf(group);
+  const HeardGeneration& heard = group_known.heard;
   return {.group = group,
           .at_least = heard.generation,
-          .is_from_just_now = heard.at_us != 0 && RedisNowUs() - heard.at_us <= kRedisBelievedUs};
+          .is_from_just_now = heard.at_us != 0 && RedisNowUs() - heard.at_us <= kRedisBelievedUs,
+          .is_first_since_return = !HasHeard(group_known)};
 }
 
 void RedisTier::State::LearnGeneration(const GroupId& group, const HeardGeneration& heard) {
@@ -294,9 +296,10 @@ void RedisTier::State::StartRise(const GroupId& group) {
   if (!admitted.ok()) return;  // Tick
   group_known.is_rising = true;
   group_known.begun_us = RedisNowUs();
-  Give([this, id, group, at_least = group_known.heard.generation] {
+  Give([this, id, group, at_least = group_known.heard.generation,
+        is_again = group_known.has_failed] {
     generations->Agree(
-        {.group = group, .at_least = at_least, .is_rise = true},
+        {.group = group, .at_least = at_least, .is_again = is_again, .is_rise = true},
         [this, id](Status status, const Agreed& agreed) {
           Put({.kind = Answer::Kind::kRise, .id = id, .status = status, .heard = HeardNow(agreed)});
         });
@@ -315,14 +318,16 @@ void RedisTier::State::StartRises() {
 void RedisTier::State::EndRise(const Operation& operation, const Answer& answer) {
   const GroupId group = operation.group;
   if (!answer.status.ok()) {
-    KnownOf(group).is_rising = false;
+    Known& failed = KnownOf(group);
+    failed.is_rising = false;
+    failed.has_failed = true;
     return;  // Tick
   }
   // Others may have given such an order since this host did, and the server may have lost that one:
   // what is here now may be of before theirs.
   options.listener->OnSharedForgotten(group);
   Known& group_known = KnownOf(group);
-  group_known.is_rising = false;
+  group_known.is_rising = group_known.has_failed = false;
   if (answer.heard->generation >= group_known.heard.generation) group_known.heard = *answer.heard;
   SetOwed(&group_known, group_known.forgets != operation.forgets);
   if (!group_known.is_owed) ++forgets_done;
@@ -545,18 +550,19 @@ void RedisTier::State::HandOver() {
 void RedisTier::State::PublishStats() {
   const RedisServersStats server = servers->stats();
   const RedisBlocksCounts& counts = blocks->counts();
-  const bool was_ready = is_ready.exchange(server.is_ready, std::memory_order_relaxed);
-  if (server.is_ready && !was_ready) returns.fetch_add(1, std::memory_order_relaxed);
+  returns.store(server.returns, std::memory_order_relaxed);
+  is_ready.store(server.is_ready, std::memory_order_relaxed);
   std::lock_guard lock(mutex);
   shared_stats.is_ready = server.is_ready;
-  shared_stats.is_refused =
-      server.refusal == RedisRefusal::kLogin || server.refusal == RedisRefusal::kCertificate;
+  shared_stats.is_refused = server.refusal == RedisRefusal::kLogin ||
+                            server.refusal == RedisRefusal::kCertificate || server.is_denied;
   shared_stats.is_tls_refused = server.refusal == RedisRefusal::kCertificate;
   shared_stats.is_of_another_kind = server.refusal == RedisRefusal::kKind;
   shared_stats.tls_trouble = tls == nullptr ? "" : tls->trouble();
   shared_stats.trouble = server.trouble;
   shared_stats.is_full = server.write_refusal == RedisError::kOutOfMemory;
-  shared_stats.write_trouble = StatusOfRedisError(server.write_refusal).what();
+  shared_stats.write_trouble = server.write_trouble;
+  shared_stats.part_trouble = server.is_ready ? server.part_trouble : "";
   shared_stats.read_bytes = counts.read_bytes;
   shared_stats.written_bytes = counts.written_bytes;
   shared_stats.fetches_found = counts.fetches_found;

@@ -68,6 +68,7 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
     uint64_t begun_us = 0;  // when a look or a rise was begun last, whatever came of it
     bool is_owed = false;
     bool is_rising = false;
+    bool has_failed = false;  // the last rise
     bool is_looking = false;
   };
   using Then = RedisGenerations::Done;
@@ -181,7 +182,7 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
 
   // ---- both ----
   std::atomic<bool> is_ready{false};
-  std::atomic<uint64_t> returns{0};     // how often it became so: a server may have begun empty
+  std::atomic<uint64_t> returns{0};     // as RedisServersStats: a server may have begun empty
   std::atomic<bool> is_looking{false};  // Tick's look is still to come
   std::atomic<uint64_t> fetches_locked{0};
   std::mutex mutex;  // of what follows

@@ -145,5 +145,76 @@ TEST(RedisRises, AGenerationIsKeptHoweverManyGroupsAreUsedSince) {
   EXPECT_TRUE(HasKept(a, name.group)) << "a server with older data would be believed";
 }
 
+// A server has older data again, of before the group was ordered to be forgotten, and takes no
+// blocks. It is told of rises all the same.
+// PROMISE: T03 a full server that has lost a rise
+TEST(RedisRises, AFullServerIsToldOfThem) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  RememberingHost eraser(server.unix_endpoint());
+  const RedisBlockName name = RedisTestName(1, 3);
+  RedisBlockName other = RedisTestName(2, 3), third = RedisTestName(3, 3);
+  other.group = {1, 77};
+  third.group = {2, 77};
+  for (const RedisBlockName& one : {name, other, third}) {
+    ASSERT_TRUE(eraser.rig->StoreNow(one, 5, 1000).ok());
+  }
+  const std::string key = RedisTestGenerationKey(name.group);
+  const std::unique_ptr<RawRedis> raw = server.Connect();
+  const std::string before = raw->Text({"GET", key});
+  ASSERT_TRUE(eraser.ForgetNow(name.group));
+  raw->Command({"SET", key, before});
+  raw->Command({"DEL", RedisTestGenerationKey(third.group)});
+  raw->Command({"CONFIG", "SET", "maxmemory", "1"});
+  RedisBlockName offered = other;
+  // Blocks of others are offered all the while, so that no writes are given to it but these.
+  EXPECT_TRUE(eraser.rig->RunTicking([&] {
+    offered.key.low += 1;
+    EXPECT_EQ(eraser.rig->StoreNow(offered, 5, 1000).code(), StatusCode::kNoSpace);
+    EXPECT_TRUE(eraser.rig->tier().stats().is_full);
+    return raw->Text({"GET", key}) != before;
+  }));
+  RememberingHost late(server.unix_endpoint());
+  EXPECT_EQ(late.rig->FetchNow(name, 1000).status.code(), StatusCode::kNotFound);
+  EXPECT_TRUE(late.rig->FetchNow(other, 1000).status.ok()) << "what it has else is served";
+  for (const GroupId& group : {other.group, third.group}) ASSERT_TRUE(late.ForgetNow(group));
+  RememberingHost later(server.unix_endpoint());
+  EXPECT_EQ(later.rig->FetchNow(other, 1000).status.code(), StatusCode::kNotFound);
+  EXPECT_TRUE(eraser.rig->tier().stats().is_full) << "that it is told does not mean that it is not";
+}
+
+// A replica that has become the master before it had heard of a rise takes nothing, nor lets
+// anything go, while it has no replica of its own.
+// PROMISE: T03 a server with too few replicas that has lost a rise
+TEST(RedisRises, AServerWithTooFewReplicasIsBelievedByWhoHasNotLeftIt) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  RememberingHost a(server.unix_endpoint()), eraser(server.unix_endpoint());
+  const RedisBlockName name = RedisTestName(1, 3);
+  ASSERT_TRUE(a.rig->StoreNow(name, 5, 1000).ok());
+  const std::string key = RedisTestGenerationKey(name.group);
+  const std::unique_ptr<RawRedis> raw = server.Connect();
+  const std::string before = raw->Text({"GET", key});
+  raw->Command({"CONFIG", "SET", "min-replicas-to-write", "1"});
+  EXPECT_TRUE(a.rig->FetchNow(name, 1000).status.ok()) << "it has been there all the while";
+  raw->Command({"CONFIG", "SET", "min-replicas-to-write", "0"});
+  ASSERT_TRUE(eraser.ForgetNow(name.group));
+  raw->Command({"SET", key, before});
+  raw->Command({"CONFIG", "SET", "min-replicas-to-write", "1"});
+  RememberingHost late(server.unix_endpoint());
+  EXPECT_FALSE(late.rig->FetchNow(name, 1000).status.ok());
+  EXPECT_NE(late.rig->tier().stats().write_trouble.find("NOREPLICAS"), std::string::npos);
+  raw->Command({"CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"});
+  ASSERT_TRUE(a.rig->RunTicking([&] { return a.rig->tier().stats().connections_lost > 0; }));
+  a.rig->WaitUntilReady();
+  EXPECT_FALSE(a.rig->FetchNow(name, 1000).status.ok()) << "nobody knows what it is now";
+  raw->Command({"CONFIG", "SET", "min-replicas-to-write", "0"});
+  EXPECT_TRUE(eraser.rig->RunTicking([&] { return raw->Text({"GET", key}) != before; }));
+  late.rig->WaitUntilReady();
+  EXPECT_EQ(late.rig->FetchNow(name, 1000).status.code(), StatusCode::kNotFound);
+  EXPECT_EQ(a.rig->FetchNow(name, 1000).status.code(), StatusCode::kNotFound);
+  EXPECT_TRUE(late.rig->RunTicking([&] { return late.rig->StoreNow(name, 6, 1000).ok(); }));
+}
+
 }  // namespace
 }  // namespace terrace

@@ -223,7 +223,9 @@ TEST(RedisCluster, ANodeThatTakesNoWritesHoldsUpNoOtherAndIsAskedItself) {
               StatusCode::kNoSpace);
     const Status stored = rig.StoreNow(NameOn(cluster, well, chain), 7, length_bytes);
     EXPECT_TRUE(stored.ok()) << stored.what() << ": another node takes writes";
-    EXPECT_FALSE(rig.tier().stats().write_trouble.empty()) << "what others take says nothing of it";
+    EXPECT_EQ(rig.tier().stats().write_trouble, ToText(cluster.node(full).tcp_endpoint()) +
+                                                    ": the Redis server is full and evicts nothing")
+        << "what others take says nothing of it";
   }
   EXPECT_TRUE(rig.FetchNow(NameOn(cluster, full, 1), kSmallBytes).status.ok());
   EXPECT_LE(cluster.ErrorsOf(full, "OOM"), 6u) << "it is given no writes for a second after each";
@@ -254,6 +256,53 @@ TEST(RedisCluster, ANodeThatTakesNoGenerationIsSaidToTakeNoWritesUntilItDoes) {
   EXPECT_TRUE(rig.tier().stats().write_trouble.empty());
 }
 
+// The others serve on, and say nothing of it.
+TEST(RedisCluster, ANodeThatRefusesTheLoginIsNamedAsIsWhy) {
+  TERRACE_NEEDS_REDIS();
+  RedisCluster cluster({});
+  RedisRig rig(OptionsOf(cluster));
+  WaitForCluster(rig, cluster);
+  ASSERT_TRUE(rig.StoreNow(RedisTestName(1, 0), 7, kSmallBytes).ok());
+  EXPECT_EQ(rig.tier().stats().part_trouble, "");
+  const std::unique_ptr<RawRedis> raw = cluster.raw(1);
+  raw->Command({"CONFIG", "SET", "requirepass", "secret"});
+  raw->Command({"CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"});
+  EXPECT_TRUE(rig.RunTicking([&] {
+    return rig.tier().stats().part_trouble ==
+           ToText(cluster.node(1).tcp_endpoint()) + ": the Redis server refuses this user";
+  })) << rig.tier().stats().part_trouble;
+  EXPECT_TRUE(rig.tier().stats().is_ready);
+  EXPECT_TRUE(rig.tier().stats().is_refused);
+  raw->Command({"CONFIG", "SET", "requirepass", ""});
+  EXPECT_TRUE(rig.RunTicking([&] { return rig.tier().stats().part_trouble.empty(); }));
+  EXPECT_FALSE(rig.tier().stats().is_refused);
+}
+
+// It has come back, or another has taken over from it, while others were there all the while.
+TEST(RedisCluster, OfANodeThatWasAwayAGenerationIsAskedForAgain) {
+  TERRACE_NEEDS_REDIS();
+  RedisCluster cluster({});
+  RedisRig rig(OptionsOf(cluster));
+  WaitForCluster(rig, cluster);
+  ASSERT_TRUE(rig.StoreNow(RedisTestName(1, 0), 7, kSmallBytes).ok());
+  const size_t leader = LeaderOf(cluster, RedisTestName(1, 0).group);
+  const RedisBlockName name = NameOn(cluster, (leader + 1) % cluster.size(), 1);
+  ASSERT_TRUE(rig.StoreNow(name, 7, kSmallBytes).ok());
+  cluster.raw(leader)->Command({"CONFIG", "SET", "min-replicas-to-write", "1"});
+  EXPECT_TRUE(rig.FetchNow(name, kSmallBytes).status.ok());
+  const uint64_t lost = rig.tier().stats().connections_lost;
+  const uint64_t connections = rig.tier().stats().connections;
+  cluster.raw(leader)->Command({"CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"});
+  ASSERT_TRUE(rig.RunTicking([&] {
+    const SharedTierStats stats = rig.tier().stats();
+    EXPECT_TRUE(stats.is_ready);
+    return stats.connections_lost > lost && stats.connections == connections;
+  }));
+  EXPECT_FALSE(rig.FetchNow(name, kSmallBytes).status.ok());
+  cluster.raw(leader)->Command({"CONFIG", "SET", "min-replicas-to-write", "0"});
+  EXPECT_TRUE(rig.FetchNow(name, kSmallBytes).status.ok());
+}
+
 // More rises are owed on a node that takes none than are tried at once.
 TEST(RedisCluster, RisesOfOtherNodesAreToldBesideOneThatTakesNone) {
   TERRACE_NEEDS_REDIS();
@@ -262,7 +311,7 @@ TEST(RedisCluster, RisesOfOtherNodesAreToldBesideOneThatTakesNone) {
   RedisRig rig(OptionsOf(cluster));
   WaitForCluster(rig, cluster);
   const size_t full = 0;
-  cluster.raw(full)->Command({"CONFIG", "SET", "maxmemory", "1"});
+  cluster.raw(full)->Command({"CONFIG", "SET", "min-replicas-to-write", "1"});
   uint64_t there = 0;
   for (uint64_t i = 0; i < kGroups; ++i) {
     const GroupId group{i + 1, 77};
@@ -272,8 +321,54 @@ TEST(RedisCluster, RisesOfOtherNodesAreToldBesideOneThatTakesNone) {
   ASSERT_GT(there, 256u) << "operations_max";
   EXPECT_TRUE(rig.RunTicking([&] { return rig.tier().stats().forgets_owed == there; }))
       << rig.tier().stats().forgets_owed << " are owed, of that node are " << there;
-  cluster.raw(full)->Command({"CONFIG", "SET", "maxmemory", "0"});
+  // Each was tried once; from then on one finds out for all.
+  EXPECT_TRUE(rig.RunTicking([&] { return cluster.ErrorsOf(full, "NOREPLICAS") >= there; }));
+  const uint64_t refused = cluster.ErrorsOf(full, "NOREPLICAS");
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(3);
+  (void)rig.RunTicking([&] { return std::chrono::steady_clock::now() > end; });
+  EXPECT_LE(cluster.ErrorsOf(full, "NOREPLICAS") - refused, 8u) << "one a second, and a look";
+  cluster.raw(full)->Command({"CONFIG", "SET", "min-replicas-to-write", "0"});
   EXPECT_TRUE(rig.RunTicking([&] { return rig.tier().stats().forgets_owed == 0; }));
+}
+
+// More have lost their generations on a node that is told of none than are looked at in one tick.
+TEST(RedisCluster, RisesThatANodeHasLostAreSeenBesideOneThatIsToldOfNone) {
+  TERRACE_NEEDS_REDIS();
+  constexpr size_t kLost = 40;
+  RedisCluster cluster({});
+  RedisRig rig(OptionsOf(cluster));
+  WaitForCluster(rig, cluster);
+  const size_t refusing = 0, well = 1;
+  auto next_on = [&, low = uint64_t{0}](size_t node) mutable {
+    for (;;) {
+      const GroupId group{++low, 78};
+      if (LeaderOf(cluster, group) == node) return group;
+    }
+  };
+  std::vector<GroupId> lost;
+  for (size_t i = 0; i < kLost; ++i) lost.push_back(next_on(refusing));
+  for (const GroupId& group : lost) rig.tier().Forget(group);
+  ASSERT_TRUE(rig.RunTicking([&] { return rig.tier().stats().forgets_owed == 0; }));
+  const GroupId other = next_on(well);
+  rig.tier().Forget(other);
+  ASSERT_TRUE(rig.RunTicking([&] { return rig.tier().stats().forgets_owed == 0; }));
+  const std::unique_ptr<RawRedis> at_refusing = cluster.raw(refusing), at_well = cluster.raw(well);
+  for (const GroupId& group : lost) {
+    at_refusing->Command(
+        {"SET", testing::RedisTestGenerationKey(group), testing::RedisTestGeneration(group, 63)});
+  }
+  at_refusing->Command({"CONFIG", "SET", "min-replicas-to-write", "1"});
+  const std::string key = testing::RedisTestGenerationKey(other);
+  const std::string older = testing::RedisTestGeneration(other, 63);
+  at_well->Command({"SET", key, older});
+  EXPECT_TRUE(rig.RunTicking([&] { return at_well->Text({"GET", key}) != older; }));
+  at_refusing->Command({"CONFIG", "SET", "min-replicas-to-write", "0"});
+  for (const GroupId& group : lost) {
+    EXPECT_TRUE(rig.RunTicking([&] {
+      return at_refusing->Text({"GET", testing::RedisTestGenerationKey(group)}) !=
+             testing::RedisTestGeneration(group, 63);
+    }));
+  }
 }
 
 TEST(RedisSentinel, AFailoverIsFollowed) {

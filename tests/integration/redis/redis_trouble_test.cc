@@ -112,13 +112,77 @@ TEST(RedisTrouble, AUserWhoMayNotIsRefusedAndSaidSo) {
     EXPECT_LE(AttemptsPerSecond(rig), 10.0) << text;
     const SharedTierStats stats = rig.tier().stats();
     EXPECT_TRUE(stats.is_refused && !stats.is_ready) << text << ": it stays so";
-    EXPECT_EQ(stats.trouble, "the Redis server refuses this user") << text;
+    std::string why = "the Redis server refuses this user";
+    if (std::string(text).starts_with("cache")) {
+      why += ": its ACL does not let user cache run PEXPIRE on keys that begin with redis.prefix";
+    } else if (std::string(text).starts_with("mute")) {
+      why += ": its ACL does not let user mute run PEXPIRE";
+    }
+    if (why.find("ACL") != why.npos) why += " (docs/REDIS_FORMAT.md lists what it must allow)";
+    EXPECT_EQ(stats.trouble, why) << text;
     if (std::string(text).starts_with("cache")) {
       server.Connect()->Command({"ACL", "SETUSER", "cache", "~*"});
       rig.WaitUntilReady();
       EXPECT_FALSE(rig.tier().stats().is_refused);
       EXPECT_TRUE(rig.StoreNow(RedisTestName(1, 0), 7, 70'000).ok());
     }
+  }
+}
+
+// It is asked for now and then, and costs no login: what else there is goes on.
+// PROMISE: T43 a command that an ACL forbids
+TEST(RedisTrouble, ACommandThatTheACLForbidsIsNamedAndAllElseGoesOn) {
+  TERRACE_NEEDS_REDIS();
+  constexpr size_t kSmallBytes = 70'000, kBytes = 300'000;
+  for (const std::string command : {"mget", "get", "msetnx", "unlink"}) {
+    SCOPED_TRACE(command);
+    RedisProcess server({.config = "user cache on >secret ~* +@all\n"});
+    RedisTier::Options options = RedisRig::Options(server.unix_endpoint());
+    options.credentials_file = WriteCredentials(server, "cache\nsecret\n");
+    options.absence_us = 1;
+    RedisRig rig(options);
+    rig.WaitUntilReady();
+    const RedisBlockName small = RedisTestName(1, 0), large = RedisTestName(2, 0);
+    ASSERT_TRUE(rig.StoreNow(small, 7, kSmallBytes).ok());
+    ASSERT_TRUE(rig.StoreNow(large, 7, kBytes).ok());
+    const std::unique_ptr<RawRedis> raw = server.Connect();
+    raw->Command({"ACL", "SETUSER", "cache", "-" + command});
+    const bool is_read = command.ends_with("get");
+    uint64_t chain = 10;
+    const auto use = [&] {
+      chain += 1;
+      EXPECT_EQ(rig.FetchNow(small, kSmallBytes).status.ok(), command != "mget");
+      EXPECT_EQ(rig.FetchNow(large, kBytes).status.ok(), command != "get");
+      EXPECT_EQ(rig.StoreNow(RedisTestName(chain, 0), 7, kSmallBytes).ok(), command != "msetnx");
+      // For a second no writes are given to who has refused one.
+      const bool is_stored = rig.StoreNow(RedisTestName(chain, 1), 7, kBytes).ok();
+      EXPECT_TRUE(is_stored || command == "msetnx");
+    };
+    rig.tier().Erase(RedisTestName(3, 0));
+    for (int i = 0; i < 20; ++i) use();
+    ASSERT_TRUE(rig.RunTicking([&] {
+      const SharedTierStats now = rig.tier().stats();
+      return !now.part_trouble.empty() || !now.write_trouble.empty();
+    }));
+    const SharedTierStats stats = rig.tier().stats();
+    EXPECT_TRUE(stats.is_ready);
+    EXPECT_EQ(stats.is_refused, is_read);
+    EXPECT_EQ(stats.connections_lost, 0u);
+    std::string name = command;
+    for (char& c : name) c = static_cast<char>(std::toupper(c));
+    EXPECT_THAT(is_read ? stats.part_trouble : stats.write_trouble,
+                ::testing::HasSubstr("does not let user cache run " + name + " ("));
+    EXPECT_EQ(is_read ? stats.write_trouble : stats.part_trouble, "");
+    EXPECT_LE(raw->ErrorsAnswered("NOPERM"), 4u) << "of a read every 5 s, of a write each second";
+    raw->Command({"ACL", "SETUSER", "cache", "+" + command});
+    EXPECT_TRUE(rig.RunTicking([&] {
+      chain += 1;
+      (void)rig.StoreNow(RedisTestName(chain, 0), 7, kSmallBytes);
+      return rig.FetchNow(small, kSmallBytes).status.ok() &&
+             rig.tier().stats().part_trouble.empty() && rig.tier().stats().write_trouble.empty() &&
+             rig.tier().stats().erasures_owed == 0;
+    }));
+    EXPECT_EQ(rig.tier().stats().connections_lost, 0u);
   }
 }
 

@@ -318,5 +318,19 @@ TEST(RedisReplyReader, SurvivesAnyDamage) {
   }
 }
 
+// Whoever answers a write in another way may have done nothing.
+TEST(RedisReplies, OnlyWhatAWriteIsAnsweredWithSaysThatItWasDone) {
+  using Kind = RedisReply::Kind;
+  EXPECT_TRUE(IsWriteDone({.kind = Kind::kStatus, .text = "OK"}));
+  EXPECT_TRUE(IsWriteDone({.kind = Kind::kInteger, .integer = 0}));
+  EXPECT_TRUE(IsWriteDone({.kind = Kind::kArray, .elements = {{.kind = Kind::kInteger}}}));
+  EXPECT_FALSE(IsWriteDone({}));
+  EXPECT_FALSE(IsWriteDone({.kind = Kind::kStatus, .text = "PONG"}));
+  EXPECT_FALSE(IsWriteDone({.kind = Kind::kString, .text = "OK"}));
+  EXPECT_FALSE(IsWriteDone({.kind = Kind::kError, .text = "OK"}));
+  EXPECT_FALSE(IsWriteDone({.kind = Kind::kArray}));
+  EXPECT_FALSE(IsWriteDone({.kind = Kind::kArray, .elements = {{.kind = Kind::kError}}}));
+}
+
 }  // namespace
 }  // namespace terrace

@@ -184,6 +184,8 @@ TEST(DoctorConfig, ARedisServerThatDoesNotAnswerIsAProblem) {
   host.why_no_redis = "Connection refused";
   EXPECT_EQ(CheckRedis(subject)[0].level, kProblem);
   EXPECT_EQ(CheckRedis(subject)[0].found, "a:6379: Connection refused");
+  subject.config.redis.endpoints = {"redis://user:planted@a:6379"};
+  EXPECT_EQ(CheckRedis(subject)[0].found, "redis://user:***@a:6379: Connection refused");
 }
 
 // ---- drives ----

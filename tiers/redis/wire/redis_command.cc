@@ -1,5 +1,7 @@
 #include "tiers/redis/wire/redis_command.h"
 
+#include <algorithm>
+
 namespace terrace {
 namespace {
 
@@ -43,6 +45,12 @@ RedisCommand FormatRedisCommand(std::initializer_list<std::string_view> before,
   command.tail = "\r\n";
   for (const std::string_view word : after) AppendWord(word, &command.tail);
   return command;
+}
+
+std::string_view FirstWordOf(const RedisCommand& command) {
+  std::string_view head = command.head;
+  for (int i = 0; i < 2; ++i) head.remove_prefix(std::min(head.find('\n'), head.size() - 1) + 1);
+  return head.substr(0, head.find('\r'));
 }
 
 RedisCommand FormatRedisTransaction(RedisCommand first, std::span<const RedisCommand> others) {

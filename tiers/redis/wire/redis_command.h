@@ -29,6 +29,9 @@ RedisCommand FormatRedisCommand(std::initializer_list<std::string_view> before,
                                 std::span<const std::byte> payload,
                                 std::span<const std::string_view> after);
 
+// "MULTI" of a transaction.
+std::string_view FirstWordOf(const RedisCommand& command);
+
 // MULTI, `first`, the others, EXEC: all of them at one moment or none.
 inline constexpr uint32_t kRedisTransactionAnswers = 3;  // and one for each of the others
 RedisCommand FormatRedisTransaction(RedisCommand first, std::span<const RedisCommand> others);

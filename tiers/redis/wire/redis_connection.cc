@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "terrace/check.h"
+#include "tiers/redis/wire/denied_commands.h"
 
 namespace terrace {
 namespace {
@@ -151,6 +152,7 @@ void RedisConnection::LogIn() {
              Status(StatusCode::kUnsupported, "the file with the Redis password cannot be used"));
       return;
     }
+    user_ = credentials.user;
     if (credentials.user.empty()) {
       SendLogin({"AUTH", credentials.password});
     } else {
@@ -169,17 +171,22 @@ void RedisConnection::SendLogin(std::initializer_list<std::string_view> words) {
   Enqueue({.command = FormatRedisCommand(words)});
 }
 
-void RedisConnection::OnLoginAnswer(std::string_view head, const RedisReply& reply) {
+void RedisConnection::OnLoginAnswer(const RedisCommand& command, const RedisReply& reply) {
   --login_answers_due_;
   if (reply.kind == RedisReply::Kind::kError) {
     const RedisError error = ClassifyRedisError(reply.text);
+    if (error == RedisError::kNoPermission) {
+      DeniedCommands denied;
+      denied.OnDenied(FirstWordOf(command), reply.text, false, RedisNowUs());
+      denied_ = denied.TextOfOthers(user_);
+    }
     if (IsHardRedisError(error)) return Refuse(RedisRefusal::kLogin, StatusOfRedisError(error));
     // In a Cluster the key may well be another server's: of it only little matters.
     const bool is_of_key = login_answers_due_ == 0 && !options_.permission_key.empty();
     const bool is_served = is_of_key || IsWriteRefusal(error);
     if (!is_served || (IsSoftRedisError(error) && !options_.is_of_cluster)) {
       said_ = FirstWordsOf(reply.text);
-      const std::string_view password = PasswordIn(head);
+      const std::string_view password = PasswordIn(command.head);
       if (!password.empty() && said_.find(password) != std::string::npos) said_.clear();
       return Close(StatusOfRedisError(error));
     }
@@ -308,7 +315,7 @@ void RedisConnection::OnReply(RedisReply reply) {
   flying_bytes_ -= request.cost_bytes();
   waiting_bytes_ -= request.cost_bytes();
   if (phase_ == Phase::kLogin) {
-    OnLoginAnswer(request.command.head, reply);
+    OnLoginAnswer(request.command, reply);
     WipeText(&request.command.head);
     return;
   }

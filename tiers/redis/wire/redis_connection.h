@@ -51,6 +51,7 @@ struct RedisRequest {
   uint32_t answers = 1;
   RedisLane lane = RedisLane::kSmall;
   uint32_t slot = 0;      // of its keys
+  bool is_rise = false;   // of a generation, which also a full server takes
   bool is_write = false;  // done without an error, it says that the server takes writes
   uint32_t redirects = 0;
   std::function<void(const RedisAnswer&)> done;  // never called by the connection itself
@@ -102,6 +103,10 @@ class RedisConnection final : public RedisReplySink {
   RedisRefusal refusal() const { return refusal_; }
   // Likewise, what a server said that cannot answer now, for a person. Empty: nothing.
   const std::string& said() const { return said_; }
+  // Likewise, what its ACL forbids a login, as DeniedCommands says it. Empty: nothing.
+  const std::string& denied() const { return denied_; }
+  // As whom it logged in; empty: the server's default user.
+  const std::string& user() const { return user_; }
   // PEXPIRE … NX: of servers from 7 on. Known once ready.
   bool knows_expire_nx() const { return knows_expire_nx_; }
   // What an answer to a request sent now would wait for.
@@ -132,8 +137,7 @@ class RedisConnection final : public RedisReplySink {
   void Shake();
   void LogIn();
   void SendLogin(std::initializer_list<std::string_view> words);
-  // The command answered is `head`.
-  void OnLoginAnswer(std::string_view head, const RedisReply& reply);
+  void OnLoginAnswer(const RedisCommand& command, const RedisReply& reply);
   void Refuse(RedisRefusal refusal, Status status);
   void Enqueue(RedisRequest request);
 
@@ -167,7 +171,7 @@ class RedisConnection final : public RedisReplySink {
   uint32_t login_answers_due_ = 0;
   bool knows_expire_nx_ = true;
   RedisRefusal refusal_ = RedisRefusal::kNone;
-  std::string said_;
+  std::string said_, denied_, user_;
   bool is_flush_posted_ = false;
   bool is_waiting_readable_ = false, is_waiting_writable_ = false, is_watching_ = false;
   uint64_t watched_us_ = 0;  // what the timer is set for

@@ -11,13 +11,25 @@
 #include <charconv>
 #include <string_view>
 
+#include "src/masked_address.h"
 #include "terrace/secret_mode.h"
 
 namespace terrace {
 namespace {
 
 constexpr std::string_view kUnixPrefix = "unix:";
+// Of a host; whoever writes one of these means a URL, a login or options.
+constexpr std::string_view kNeverOfAnAddress = "[]@/?#,; \t\r\n";
+constexpr std::string_view kNeverOfAName = "[]:@/?#,; \t\r\n";
+constexpr const char* kLoginRemedy =
+    "; a user and a password are written into a file that redis.credentials_file names";
 constexpr size_t kCredentialsBytesMax = 4096;
+
+std::string Quoted(const std::string& text) {
+  std::string quoted(1, '\'');
+  quoted += text;
+  return quoted += '\'';
+}
 
 bool IsFitForASecret(const std::string& path, const struct stat& about) {
   return S_ISREG(about.st_mode) && (about.st_mode & ForbiddenModeBits(path)) == 0 &&
@@ -60,12 +72,16 @@ Result<RedisEndpoint> ParseRedisEndpoint(const std::string& text, std::string* w
   RedisEndpoint endpoint;
   if (text.starts_with(kUnixPrefix)) {
     endpoint.unix_path = text.substr(kUnixPrefix.size());
-    if (endpoint.unix_path.starts_with('/') &&
+    const bool is_url = endpoint.unix_path.starts_with("//") && text.find('@') != text.npos;
+    if (endpoint.unix_path.starts_with('/') && !is_url &&
         endpoint.unix_path.size() < sizeof(sockaddr_un::sun_path)) {
       return endpoint;
     }
-    *why = "'" + text + "': a socket's path begins with / and has at most " +
+    // A path may have an '@' of its own.
+    *why = Quoted(is_url ? MaskedAddress(text) : text) +
+           ": a socket's path begins with / and has at most " +
            std::to_string(sizeof(sockaddr_un::sun_path) - 1) + " bytes";
+    if (is_url) *why += kLoginRemedy;
     return refused;
   }
   const size_t colon = text.rfind(':');
@@ -75,11 +91,13 @@ Result<RedisEndpoint> ParseRedisEndpoint(const std::string& text, std::string* w
     endpoint.host = text.substr(0, colon);
     const bool is_bracketed = endpoint.host.starts_with('[') && endpoint.host.ends_with(']');
     if (is_bracketed) endpoint.host = endpoint.host.substr(1, endpoint.host.size() - 2);
-    const bool is_host = !endpoint.host.empty() &&
-                         endpoint.host.find_first_of(is_bracketed ? "[]" : "[]:") == text.npos;
+    const std::string_view never = is_bracketed ? kNeverOfAnAddress : kNeverOfAName;
+    const bool is_host = !endpoint.host.empty() && endpoint.host.find_first_of(never) == text.npos;
     if (error == std::errc() && stop == end && endpoint.port != 0 && is_host) return endpoint;
   }
-  *why = "'" + text + "' is no address: write host:port, [v6 address]:port or unix:/path";
+  *why = Quoted(MaskedAddress(text)) +
+         " is no address: write host:port, [v6 address]:port or unix:/path";
+  if (text.find_first_of("@?,/") != text.npos) *why += kLoginRemedy;
   return refused;
 }
 

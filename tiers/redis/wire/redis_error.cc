@@ -127,6 +127,7 @@ std::string_view RedisErrorName(RedisError error) {
   if (error == RedisError::kWrongArguments) return "wrong number of arguments";
   if (error == RedisError::kUnknownCommand) return "unknown command";
   if (error == RedisError::kNoPermissionInScript) return "no permission in a script";
+  if (error == RedisError::kNoPermissionToWrite) return "no permission to write";
   for (const ErrorWord& known : kWords) {
     if (known.error == error) return known.name;
   }
@@ -141,7 +142,11 @@ bool IsHardRedisError(RedisError error) {
 bool IsWriteRefusal(RedisError error) {
   return error == RedisError::kOutOfMemory || error == RedisError::kReadOnly ||
          error == RedisError::kMisconfigured || error == RedisError::kNoReplicas ||
-         error == RedisError::kNoPermissionInScript;
+         IsWriteDenial(error);
+}
+
+bool IsWriteDenial(RedisError error) {
+  return error == RedisError::kNoPermissionInScript || error == RedisError::kNoPermissionToWrite;
 }
 
 bool IsSoftRedisError(RedisError error) {
@@ -171,11 +176,14 @@ Status StatusOfRedisError(RedisError error) {
                     "the Redis server takes no writes now: it cannot save to its disk (MISCONF)");
     case RedisError::kNoReplicas:
       return Status(StatusCode::kNoSpace,
-                    "the Redis server takes no writes now: it has too few replicas (NOREPLICAS)");
+                    "the Redis server takes no writes now: it has too few replicas (NOREPLICAS), "
+                    "and who comes late is told nothing");
     case RedisError::kNoPermissionInScript:
       return Status(StatusCode::kNoSpace,
                     "the Redis server's ACL lets this user run scripts, and not all that is in "
                     "them (docs/REDIS_FORMAT.md lists it)");
+    case RedisError::kNoPermissionToWrite:
+      return Status(StatusCode::kNoSpace, "the Redis server's ACL does not let this user write");
     case RedisError::kNoAuth:
     case RedisError::kWrongPassword:
     case RedisError::kNoPermission:

@@ -31,6 +31,7 @@ enum class RedisError : uint8_t {
   kMisconfigured,
   kNoReplicas,
   kNoPermissionInScript,  // what is done without a script goes on
+  kNoPermissionToWrite,   // kNoPermission, of what writes
   kLoading,
   kBusyScript,
   kClusterDown,
@@ -72,6 +73,8 @@ std::string RedisTroubleText(Status status, std::string_view said);
 bool IsHardRedisError(RedisError error);
 // True: writes are refused, reads are not.
 bool IsWriteRefusal(RedisError error);
+// Of these whether it is the ACL that forbids it: whoever else may.
+bool IsWriteDenial(RedisError error);
 // Counts against the server: it is there, but cannot work now.
 bool IsSoftRedisError(RedisError error);
 // The key lives elsewhere.

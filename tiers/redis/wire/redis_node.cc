@@ -65,6 +65,13 @@ RedisConnection* RedisNode::Choose(RedisLane lane) const {
 }
 
 void RedisNode::Send(RedisRequest request) {
+  if (!denied_.is_empty() && !request.is_write &&
+      denied_.IsPaused(FirstWordOf(request.command), RedisNowUs())) {
+    RedisAnswer answer{.error = RedisError::kNoPermission,
+                       .reply = {.kind = RedisReply::Kind::kError}};
+    options_.listener->OnNodeAnswer(this, std::move(request), std::move(answer));
+    return;
+  }
   RedisConnection* const connection = Choose(request.lane);
   const Status status = connection == nullptr ? kOff : connection->Send(&request);
   if (!status.ok()) {
@@ -111,6 +118,8 @@ void RedisNode::ConnectMissing() {
 
 void RedisNode::OnReady(RedisConnection* connection) {
   knows_expire_nx_ = connection->knows_expire_nx();
+  if (counts().connections == 1) ++counts_.returns;
+  user_ = connection->user();
   breaker_.OnSuccess();
   refusal_ = RedisRefusal::kNone;
   moved_slot_.reset();
@@ -131,6 +140,7 @@ void RedisNode::OnClosed(RedisConnection* connection, Status status) {
   asio::post(*options_.loop, [gone = std::move(*slot)] {});
   if (is_closed_ || breaker_.state() == CircuitBreaker::State::kOpen) return;  // we closed it
   trouble_ = RedisTroubleText(status, connection->said());
+  if (!connection->denied().empty()) trouble_ += ": its ACL " + connection->denied();
   if (status.code() == StatusCode::kIo && status.detail() != 0) {
     trouble_ += ", at " + ToText(endpoint());
   }
@@ -154,7 +164,10 @@ void RedisNode::OnFailure(Failure failure) {
 }
 
 void RedisNode::OnAnswer(RedisRequest request, RedisAnswer answer) {
-  if (IsHardRedisError(answer.error)) {
+  NoteDenials(request, &answer);
+  // What the ACL forbids now and then is no trouble of the login: all else goes on.
+  const bool is_denied = answer.error == RedisError::kNoPermission;
+  if (IsHardRedisError(answer.error) && !is_denied) {
     refusal_ = RedisRefusal::kLogin;
     trouble_ = StatusOfRedisError(answer.error).what();
     OnFailure(Failure::kHard);
@@ -175,12 +188,41 @@ void RedisNode::OnAnswer(RedisRequest request, RedisAnswer answer) {
   }
 }
 
+void RedisNode::NoteDenials(const RedisRequest& request, RedisAnswer* answer) {
+  const bool is_script = answer->error == RedisError::kNoPermissionInScript;
+  if (is_script || answer->error == RedisError::kNoPermission) {
+    denied_.OnDenied(FirstWordOf(request.command), answer->reply.text, is_script, RedisNowUs());
+    if (!is_script && request.is_write) answer->error = RedisError::kNoPermissionToWrite;
+    options_.listener->OnNodeHealth(this);
+  } else if (!denied_.is_empty() && answer->status.ok() &&
+             denied_.OnLet(FirstWordOf(request.command))) {
+    options_.listener->OnNodeHealth(this);
+  }
+}
+
+std::string RedisNode::write_trouble() const {
+  const RedisError refusal = write_refusal_.error();
+  const bool is_denied = refusal == RedisError::kNone || IsWriteDenial(refusal);
+  const std::string denied = is_denied ? denied_.TextOfOthers(user_) : "";
+  if (!denied.empty()) return "the Redis server's ACL " + denied;
+  return StatusOfRedisError(refusal).what();
+}
+
+std::string RedisNode::read_trouble() const {
+  const std::string denied = denied_.TextOfReads(user_);
+  return denied.empty() ? denied : "the Redis server's ACL " + denied;
+}
+
 void RedisNode::NoteWrites(const RedisRequest& request, const RedisAnswer& answer) {
   const RedisError before = write_refusal_.error();
+  const uint64_t now_us = RedisNowUs();
+  const bool is_rise_refused = request.is_rise && IsWriteRefusal(answer.error);
   if (IsWriteRefusal(answer.error)) {
-    write_refusal_.OnRefused(answer.error, request.slot, RedisNowUs());
-  } else if (request.is_write && answer.status.ok() && answer.error == RedisError::kNone) {
-    write_refusal_.OnTaken();
+    write_refusal_.OnRefused(answer.error, request.slot, now_us);
+    if (is_rise_refused) write_refusal_.OnRiseRefused(now_us);
+  } else if (answer.status.ok() && IsWriteDone(answer.reply)) {
+    if (request.is_write) write_refusal_.OnTaken(now_us);
+    if (request.is_rise) write_refusal_.OnRiseTaken();
   }
   if (write_refusal_.error() != before) options_.listener->OnNodeHealth(this);
 }

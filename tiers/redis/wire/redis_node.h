@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "tiers/disk/circuit_breaker.h"
+#include "tiers/redis/wire/denied_commands.h"
 #include "tiers/redis/wire/redis_connection.h"
 #include "tiers/redis/wire/write_refusal.h"
 
@@ -38,6 +39,7 @@ struct RedisNodeCounts {
   uint64_t attempts = 0;     // to connect
   uint64_t connections_lost = 0;
   uint64_t breaker_opened = 0;
+  uint64_t returns = 0;  // how often it worked that had not
 };
 
 class RedisNode final : public RedisConnectionListener {
@@ -67,6 +69,13 @@ class RedisNode final : public RedisConnectionListener {
   const std::string& trouble() const { return trouble_; }
   RedisRefusal refusal() const { return refusal_; }
   const WriteRefusal& write_refusal() const { return write_refusal_; }
+  // False: it has just refused a rise. True once in a while then: one is to be tried.
+  bool TakesRise() { return write_refusal_.TakeRise(RedisNowUs()); }
+  // For a person: why it takes no writes, or not all that belongs to them; which reads its ACL
+  // forbids. Empty: neither.
+  std::string write_trouble() const;
+  std::string read_trouble() const;
+  bool has_denials() const { return !denied_.is_empty(); }
   // Asks whether writes are taken again, if it is time, with one of that slot; `look_key` with a
   // hash tag behind it is of nothing.
   void LookForWrites(const std::string& look_key, uint32_t slot);
@@ -86,6 +95,8 @@ class RedisNode final : public RedisConnectionListener {
   void ConnectMissing();
   void OnFailure(CircuitBreaker::Failure failure);
   void NoteWrites(const RedisRequest& request, const RedisAnswer& answer);
+  // What its ACL forbids and lets.
+  void NoteDenials(const RedisRequest& request, RedisAnswer* answer);
   void WatchRetry();
   void Retry();
 
@@ -98,6 +109,8 @@ class RedisNode final : public RedisConnectionListener {
   RedisNodeCounts counts_;
   std::string trouble_;
   WriteRefusal write_refusal_;
+  DeniedCommands denied_;
+  std::string user_;  // of the last login
   bool is_closed_ = false;
   bool has_worked_ = false;  // since the breaker opened last
   RedisRefusal refusal_ = RedisRefusal::kNone;

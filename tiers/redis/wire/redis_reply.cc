@@ -66,6 +66,14 @@ Status TooLong() { return Status(StatusCode::kNoSpace, "a reply beyond any limit
 
 }  // namespace
 
+bool IsWriteDone(const RedisReply& reply) {
+  using Kind = RedisReply::Kind;
+  if (reply.kind == Kind::kArray) {
+    return !reply.elements.empty() && reply.elements.front().kind == Kind::kInteger;
+  }
+  return reply.kind == Kind::kInteger || (reply.kind == Kind::kStatus && reply.text == "OK");
+}
+
 void RedisReplyReader::FreeReader::operator()(redisReader* reader) const {
   redisReaderFree(reader);
 }

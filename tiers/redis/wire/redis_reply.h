@@ -53,6 +53,10 @@ struct RedisReply {
   std::vector<RedisReply> elements;
 };
 
+// It answers a write that was done: "OK", a number, a transaction that begins with one. What is
+// neither that nor an error says nothing.
+bool IsWriteDone(const RedisReply& reply);
+
 // Where the payload of a reply belongs.
 struct RedisPayloadPlace {
   enum class Shape : uint8_t {

@@ -55,16 +55,35 @@ void RedisServers::Close(Status status) {
   for (const auto& sentinel : sentinels_) sentinel->Close(status);
 }
 
+void RedisServers::TellTroubles(RedisServersStats* stats) const {
+  const bool is_cluster = options_.topology == RedisTopology::kCluster;
+  const auto tell = [is_cluster](const RedisNode& node, const std::string& why, std::string* told) {
+    if (told->empty() && !why.empty()) {
+      *told = (is_cluster ? ToText(node.endpoint()) + ": " : "") + why;
+    }
+  };
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    const RedisNode& node = *nodes_[i];
+    const WriteRefusal& refusal = node.write_refusal();
+    const bool has_refused = refusal.error() != RedisError::kNone;
+    const bool is_well = node.is_ready() && !has_refused && !node.has_denials();
+    if (is_well || !SlotOn(i, refusal.slot()).has_value()) continue;
+    if (!node.is_ready()) {
+      if (is_cluster) tell(node, node.trouble(), &stats->part_trouble);
+      continue;
+    }
+    if (stats->write_refusal == RedisError::kNone) stats->write_refusal = refusal.error();
+    const std::string denied = node.read_trouble();
+    stats->is_denied |= !denied.empty();
+    tell(node, denied, &stats->part_trouble);
+    tell(node, node.write_trouble(), &stats->write_trouble);
+  }
+}
+
 RedisServersStats RedisServers::stats() const {
   RedisServersStats stats;
-  for (size_t i = 0; i < nodes_.size(); ++i) {
-    const WriteRefusal& refusal = nodes_[i]->write_refusal();
-    if (refusal.error() != RedisError::kNone && nodes_[i]->is_ready() &&
-        SlotOn(i, refusal.slot()).has_value()) {
-      stats.write_refusal = refusal.error();
-      break;
-    }
-  }
+  stats.returns = returns_before_;
+  TellTroubles(&stats);
   for (const auto* nodes : {&nodes_, &sentinels_}) {
     for (const auto& node : *nodes) {
       const RedisNodeCounts counts = node->counts();
@@ -73,6 +92,7 @@ RedisServersStats RedisServers::stats() const {
       const bool is_login = node->trouble() == StatusOfRedisError(RedisError::kNoAuth).what();
       const bool is_counted = !is_sentinel || node->refusal() != RedisRefusal::kLogin;
       if (stats.refusal == RedisRefusal::kNone && is_counted) stats.refusal = node->refusal();
+      stats.returns += counts.returns;
       stats.counts.connections += counts.connections;
       stats.counts.attempts += counts.attempts;
       stats.counts.connections_lost += counts.connections_lost;
@@ -98,6 +118,11 @@ RedisServersStats RedisServers::stats() const {
 bool RedisServers::TakesWrites(uint32_t slot) const {
   const size_t node = NodeOf(slot);
   return node == kNone || !nodes_[node]->write_refusal().IsPaused(RedisNowUs());
+}
+
+bool RedisServers::TakesRise(uint32_t slot) {
+  const size_t node = NodeOf(slot);
+  return node == kNone || nodes_[node]->TakesRise();
 }
 
 void RedisServers::LookForWrites() {
@@ -132,6 +157,12 @@ size_t RedisServers::NodeOf(uint32_t slot) const {
   return node_of_slot_[slot] != kNone ? node_of_slot_[slot] : AnyReady(nodes_);
 }
 
+// From one that works all of it comes along.
+bool RedisServers::TakesOver(size_t node, uint32_t slot) const {
+  const size_t before = node_of_slot_[slot];
+  return before != kNone && before != node && node != kNone && !nodes_[before]->is_ready();
+}
+
 void RedisServers::Send(RedisRequest request) {
   const size_t node = is_closed_ ? kNone : NodeOf(request.slot);
   if (node == kNone) {
@@ -161,6 +192,7 @@ void RedisServers::OnNodeAnswer(RedisNode* node, RedisRequest request, RedisAnsw
       if (answer.error == RedisError::kAsk) {
         nodes_[target]->SendAsking(std::move(request));
       } else {
+        if (TakesOver(target, redirect->slot)) ++returns_before_;
         node_of_slot_[redirect->slot] = target;
         is_map_stale_ = true;
         WatchAmiss();
@@ -292,9 +324,16 @@ void RedisServers::TakeMap(const std::string& host, const RedisReply& reply) {
         {.host = address.text.empty() ? host : address.text, .port = static_cast<uint16_t>(port)});
     std::fill(map.begin() + first, map.begin() + last + 1, node);
   }
+  bool has_taken_over = false;
+  for (uint32_t slot = 0; slot < kRedisSlotCount; ++slot) {
+    has_taken_over = has_taken_over || TakesOver(map[slot], slot);
+  }
   node_of_slot_ = std::move(map);
   is_map_stale_ = false;
   DropUnused();
+  if (!has_taken_over) return;
+  ++returns_before_;
+  options_.health_changed();
 }
 
 // Nodes that hold no slot, but for those the configuration names.
@@ -315,6 +354,7 @@ void RedisServers::DropUnused() {
 // What is under way on it is answered now; it may be on the stack, so it goes later.
 void RedisServers::Retire(std::unique_ptr<RedisNode> node) {
   RedisNode* const retired = node.get();
+  returns_before_ += node->counts().returns;
   asio::post(*options_.node.loop, [retired, gone = std::move(node)] {
     retired->Close(Status(StatusCode::kBusy, "the Redis server is no longer of use"));
   });

@@ -24,10 +24,17 @@ inline constexpr uint32_t kRedisRedirectsMax = 3;
 
 struct RedisServersStats {
   bool is_ready = false;
+  // How often one of them worked that had not, or took over from one that does not: what hosts had
+  // told it, or that one, it may have lost.
+  uint64_t returns = 0;
   RedisRefusal refusal = RedisRefusal::kNone;  // of one of them
   RedisNodeCounts counts;
   std::string trouble;                           // why it is not ready, for a person
   RedisError write_refusal = RedisError::kNone;  // of one of them
+  // For a person, of one of them: why it takes no writes while it answers; why it gives nothing, or
+  // not all, while it, or another one, does. Of a Cluster it is named.
+  std::string write_trouble, part_trouble;
+  bool is_denied = false;  // its ACL forbids what reads
 };
 
 class RedisServers final : public RedisNodeListener {
@@ -52,6 +59,8 @@ class RedisServers final : public RedisNodeListener {
   RedisServersStats stats() const;
   // False: whoever holds that slot has just refused a write, and is not given another one now.
   bool TakesWrites(uint32_t slot) const;
+  // The same of a rise; once in a while one is to be tried.
+  bool TakesRise(uint32_t slot);
   // Servers that refused one are asked whether they take them again. Now and then.
   void LookForWrites();
   // All of them do, as far as is known.
@@ -64,10 +73,13 @@ class RedisServers final : public RedisNodeListener {
  private:
   static constexpr size_t kNone = SIZE_MAX;
 
+  void TellTroubles(RedisServersStats* stats) const;
   std::unique_ptr<RedisNode> MakeNode(const RedisEndpoint& endpoint, bool is_sentinel);
   // The index of the node at that address, made if it is new. kNone: there are too many.
   size_t NodeAt(const RedisEndpoint& endpoint);
   size_t NodeOf(uint32_t slot) const;
+  // A slot is `node`'s from now on.
+  bool TakesOver(size_t node, uint32_t slot) const;
   // One that the node holds, that one if it does. None: it holds none any more.
   std::optional<uint32_t> SlotOn(size_t node, uint32_t slot) const;
   // From `first` on, or before it.
@@ -85,6 +97,7 @@ class RedisServers final : public RedisNodeListener {
   std::vector<std::unique_ptr<RedisNode>> nodes_;      // those that hold keys
   std::vector<std::unique_ptr<RedisNode>> sentinels_;  // those that know where the master is
   std::vector<size_t> node_of_slot_;                   // of a Cluster
+  uint64_t returns_before_ = 0;                        // of none that is there
   size_t sentinel_first_ = 0;                          // who is asked first
   std::string sentinel_trouble_;                       // why none has named a master, for a person
   asio::steady_timer timer_;

@@ -333,6 +333,9 @@ std::string RenderRedis(const StatsView& stats) {
   if (const std::string refusal = stats.Text("redis.write_trouble"); is_ready && !refusal.empty()) {
     text += Line("", fmt::format("TAKES NO WRITES: {}", refusal));
   }
+  if (const std::string part = stats.Text("redis.part_trouble"); is_ready && !part.empty()) {
+    text += Line("", fmt::format("AWAY IN PART: {}", part));
+  }
   if (const std::string files = stats.Text("redis.tls_trouble"); !files.empty()) {
     text += Line("", fmt::format("TLS FILES OF BEFORE are in use: {}", files));
   }

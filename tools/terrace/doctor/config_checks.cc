@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "src/masked_address.h"
 #include "tools/terrace/doctor/checks.h"
 #include "tools/terrace/doctor/file_access.h"
 
@@ -246,7 +247,7 @@ std::vector<Finding> CheckRedis(const Subject& subject) {
     Finding& finding = findings.emplace_back(Finding{.check = "Redis"});
     const std::string why =
         subject.calls.WhyNoRedis(endpoint, redis.connect_timeout_ms, redis.tls == RedisTlsUse::kOn);
-    finding.found = endpoint + (why.empty() ? " answers" : ": " + why);
+    finding.found = MaskedAddress(endpoint) + (why.empty() ? " answers" : ": " + why);
     if (why.empty()) continue;
     finding.level = FindingLevel::kProblem;
     finding.meaning =

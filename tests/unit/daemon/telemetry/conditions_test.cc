@@ -185,6 +185,20 @@ TEST(Conditions, RedisThatRefusesTheLoginSaysWhereThatIs) {
   EXPECT_EQ(ConditionsOf(figures).size(), 1u) << "who is away takes no writes";
 }
 
+// A node of a Cluster that refuses the login, or an ACL that forbids what reads.
+TEST(Conditions, RedisThatIsAwayInPartIsTold) {
+  DomainFigures figures = Well();
+  SharedTierStats& tier = figures.shared->tier;
+  tier.is_ready = tier.is_refused = true;
+  tier.part_trouble = "10.0.0.7:6379: the Redis server refuses this user";
+  EXPECT_THAT(OnlySentence(figures),
+              AllOf(HasSubstr("redis is away in part: 10.0.0.7:6379: the Redis server refuses"),
+                    HasSubstr("all else is served"), HasSubstr("redis.credentials_file")));
+  EXPECT_THAT(ConditionsOf(figures), ElementsAre(Condition::kRedisAway));
+  tier.write_trouble = "of others";
+  EXPECT_THAT(ConditionsOf(figures), ElementsAre(Condition::kRedisAway, Condition::kRedisNoWrites));
+}
+
 TEST(Conditions, RedisBehindWrongCertificatesNamesTheFiles) {
   DomainFigures figures = Well();
   SharedTierStats& tier = figures.shared->tier;
