@@ -12,6 +12,10 @@ struct GroupFilesTrouble {
   std::string why_not_kept;      // of one of them
   uint64_t keys_not_erased = 0;  // destroyed in memory, and not on the drive yet
   std::string why_not_erased;    // of one of them
+  // Files of keys that were to be wrapped anew, in vain.
+  uint64_t key_files_not_wrapped = 0;
+  std::string why_not_wrapped;  // of one of them
+  std::string keys_needed;      // "<id>, <id>": the keys that they are under
 };
 
 }  // namespace terrace

@@ -455,6 +455,10 @@ void DomainNvme::SetRing(const std::shared_ptr<const KeyRing>& ring, GroupFilesO
   files.SetRing(options_.domain_index, ring, done);
 }
 
+void DomainNvme::WrapWhatIsOwed(GroupFilesOnPaths& files) {
+  if (keys_->has_wrappings_owed()) SetRing(options_.ring, files);
+}
+
 std::string KeptKeysDirectory(const std::string& state_dir, const std::string& domain_name) {
   return state_dir + "/" + domain_name + ".keys";
 }

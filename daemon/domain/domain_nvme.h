@@ -80,6 +80,8 @@ class DomainNvme {
 
   // The keys of groups are wrapped anew by the thread of the files. REQUIRES: it encrypts.
   void SetRing(const std::shared_ptr<const KeyRing>& ring, GroupFilesOnPaths& files);
+  // The same of what the start has found under another key than the ring's first.
+  void WrapWhatIsOwed(GroupFilesOnPaths& files);
   // How the files of the domain's groups are kept on a path.
   DiskGroupFiles::Domain group_files(size_t path);
   NvmeTier& tier() { return *tier_; }

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "daemon/persist/group_key_files.h"
+#include "daemon/persist/group_key_file.h"
 #include "daemon/persist/kept_file.h"
 #include "daemon/persist/slab_files.h"
 
@@ -84,7 +84,9 @@ Status EmptyDrive(const std::string& directory, uint64_t* slab_count) {
 }
 
 Status RemoveGroupKeys(const std::string& key_directory) {
-  const auto is_key = [](const fs::path& path) { return path.extension() == kGroupKeySuffix; };
+  const auto is_key = [](const fs::path& path) {
+    return path.extension() == kGroupKeySuffix || IsGroupKeyDraft(path.native());
+  };
   return RemoveAll(key_directory, is_key, OverwriteGroupKey);
 }
 

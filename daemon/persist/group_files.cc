@@ -240,6 +240,7 @@ struct DiskGroupFiles::Writer {
   void EraseKey(const Job& job);
   void EraseKeyFile(const Domain& domain, const GroupId& id) const;
   void EraseOwedKeys(uint32_t domain_index);
+  void WrapOwedKeys(uint32_t domain_index) const;
   void EndWrite(const Job& job, const Status& status);
   // Of what was kept and is not written: it is lost. REQUIRES: the mutex is held.
   void Lose(const KeptGroup& group, uint64_t stamp, const Status& status);
@@ -359,6 +360,14 @@ void DiskGroupFiles::Writer::EraseOwedKeys(uint32_t domain_index) {
   if (is_any_erased && options.changed) options.changed(domain_index);
 }
 
+// What could not be wrapped has been told, and is a condition until it can be.
+void DiskGroupFiles::Writer::WrapOwedKeys(uint32_t domain_index) const {
+  GroupKeyFiles* const keys = options.domains[domain_index].keys;
+  if (keys == nullptr || !keys->has_wrappings_owed()) return;
+  std::vector<std::string> notes;
+  (void)keys->WrapOwed(&notes);
+}
+
 void DiskGroupFiles::Writer::Lose(const KeptGroup& group, uint64_t stamp, const Status& status) {
   const auto found = kept.find(group);
   if (found == kept.end() || found->second.stamp != stamp) return;
@@ -455,6 +464,7 @@ void DiskGroupFiles::Writer::LookForRemoved() {
   looked.resize(options.domains.size());
   for (uint32_t i = 0; i < options.domains.size(); ++i) {
     EraseOwedKeys(i);
+    WrapOwedKeys(i);
     std::vector<KeptGroup> again;
     {
       const std::lock_guard lock(mutex);
@@ -628,11 +638,7 @@ GroupFilesTrouble DiskGroupFiles::TroubleOf(uint32_t domain_index,
                                             const IsKeptElsewhere& is_elsewhere) const {
   const Domain& domain = writer_->options.domains[domain_index];
   GroupFilesTrouble trouble{.directory = domain.directory};
-  if (domain.keys != nullptr) {
-    Status why;
-    trouble.keys_not_erased = domain.keys->erasures_failed(&why);
-    if (trouble.keys_not_erased > 0) trouble.why_not_erased = TextOf(why);
-  }
+  if (domain.keys != nullptr) domain.keys->AddTrouble(&trouble);
   const std::lock_guard lock(writer_->mutex);
   for (const auto& [group, is] : writer_->lost) {
     if (group.first != domain_index || is.why.empty() || is_elsewhere(group.second)) continue;

@@ -6,7 +6,7 @@
 // LIMITS: groups_max files a directory, besides those of other secrets. Beyond, the file that was
 // opened longest ago goes, but none of those kept in this run and not dropped since.
 // kDropsQueuedMax. Files that somebody removes are noticed within a look_interval, and what could
-// not be written, or of keys not be erased, is tried again in each.
+// not be written, or of keys not be erased or wrapped anew, is tried again in each.
 #pragma once
 
 #include <chrono>

@@ -1,11 +1,9 @@
 #include "daemon/persist/group_key_files.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -22,85 +20,33 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kDraftSuffix = ".new";
 constexpr const char* kKeysUnsynced = "cannot sync the directory of keys";
 
-using Place = std::array<std::byte, kGroupKeyPlaceBytes>;
-using File = std::array<Place, 2>;
-
-Status FromErrno(const char* what) { return Status(StatusCode::kIo, what, errno); }
-
-// Something else may be where the directory was.
-bool SaysAbsent(int error) { return error == ENOENT || error == ENOTDIR; }
-
-bool IsZero(std::span<const std::byte> bytes) {
-  return std::ranges::all_of(bytes, [](std::byte b) { return b == std::byte{0}; });
-}
-
-bool WriteAt(int fd, std::span<const std::byte> bytes, off_t offset) {
-  while (!bytes.empty()) {
-    const ssize_t done = pwrite(fd, bytes.data(), bytes.size(), offset);
-    if (done < 0 && errno == EINTR) continue;
-    if (done <= 0) return false;
-    bytes = bytes.subspan(static_cast<size_t>(done));
-    offset += done;
-  }
-  return true;
-}
-
-// What a file lacks at its end is zeros.
-Status ReadFile(int fd, File* file) {
-  const std::span<std::byte> all(file->front().data(), kGroupKeyFileBytes);
-  std::ranges::fill(all, std::byte{0});
-  size_t at = 0;
-  while (at < all.size()) {
-    const ssize_t got = pread(fd, all.data() + at, all.size() - at, static_cast<off_t>(at));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return FromErrno("cannot read the key's file");
-    if (got == 0) break;
-    at += static_cast<size_t>(got);
-  }
-  return Status::Ok();
-}
+using Place = GroupKeyPlace;
+using File = GroupKeyContent;
 
 std::string PathIn(const std::string& directory, const GroupId& group) {
   return directory + "/" + ToHex(group) + std::string(kGroupKeySuffix);
 }
 
-std::optional<GroupId> GroupOf(const fs::path& path) {
-  if (path.extension() != kGroupKeySuffix) return std::nullopt;
-  const Result<GroupId> id = ParseId<GroupIdTag>(path.stem().string());
-  return id.ok() ? std::optional(*id) : std::nullopt;
+std::string DraftOf(const std::string& path) { return path + std::string(kGroupKeyDraftSuffix); }
+
+// What nobody can tell is left out.
+std::string TextOf(const std::set<KeyId>& ids) {
+  std::string text;
+  for (const KeyId id : ids) {
+    if (id != 0) text += (text.empty() ? "" : ", ") + KeyIdText(id);
+  }
+  return text;
 }
 
-std::vector<GroupId> GroupsIn(const std::string& directory) {
-  std::vector<GroupId> groups;
-  std::error_code error;
-  for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error)) {
-    if (const std::optional<GroupId> group = GroupOf(at->path())) groups.push_back(*group);
-  }
-  return groups;
+std::set<KeyId> KeysOf(const std::map<std::string, std::set<KeyId>>& files) {
+  std::set<KeyId> all;
+  for (const auto& [path, keys] : files) all.insert(keys.begin(), keys.end());
+  return all;
 }
 
 }  // namespace
-
-// In place and no further than it reaches, which a full drive allows.
-Status OverwriteGroupKey(const std::string& path) {
-  const OpenFile file(path, O_WRONLY | O_NOFOLLOW | O_NONBLOCK, 0);
-  if (file.fd() < 0 && SaysAbsent(errno)) {
-    return Status(StatusCode::kNotFound, "there is no such key's file");
-  }
-  struct stat about {};
-  if (file.fd() < 0 || fstat(file.fd(), &about) != 0) {
-    return FromErrno("cannot open the key's file");
-  }
-  if (!S_ISREG(about.st_mode)) return Status(StatusCode::kIo, "the key's file is none", EINVAL);
-  const File zeros{};
-  const size_t size_bytes = std::min(static_cast<size_t>(about.st_size), kGroupKeyFileBytes);
-  const std::span<const std::byte> all(zeros.front().data(), size_bytes);
-  if (WriteAt(file.fd(), all, 0) && fsync(file.fd()) == 0) return Status::Ok();
-  return FromErrno("cannot overwrite the key's file");
-}
 
 GroupKeyFiles::GroupKeyFiles(Options options) : options_(std::move(options)), ring_(options_.ring) {
   TERRACE_CHECK(options_.random != nullptr, "keys are drawn at random");
@@ -137,17 +83,17 @@ Status GroupKeyFiles::Read(const std::string& path, const GroupId& group, Wrappe
                            std::string* why) const {
   *wrapped = {};
   const OpenFile file(path, O_RDONLY | O_NOFOLLOW, 0);
-  if (file.fd() < 0 && SaysAbsent(errno)) {
+  if (file.fd() < 0 && SaysNoGroupKey(errno)) {
     return Status(StatusCode::kNotFound, "there is no key");
   }
   File content;
-  Status read =
-      file.fd() < 0 ? FromErrno("cannot open the key's file") : ReadFile(file.fd(), &content);
+  Status read = file.fd() < 0 ? GroupKeyErrno("cannot open the key's file")
+                              : ReadGroupKey(file.fd(), &content);
   if (!read.ok()) {
     *why = std::string(read.what()) + ": " + strerror(read.detail());
     return Status::Ok();
   }
-  if (IsZero(content[0]) && IsZero(content[1])) {
+  if (IsNoGroupKey(content[0]) && IsNoGroupKey(content[1])) {
     return Status(StatusCode::kNotFound, "the key was being erased");
   }
   *why = "it is damaged, or of another version";
@@ -193,14 +139,14 @@ Status GroupKeyFiles::CopyFile(const std::string& from, const std::string& to,
                                const GroupId& group) const {
   File content;
   const OpenFile file(PathIn(from, group), O_RDONLY | O_NOFOLLOW, 0);
-  if (file.fd() < 0) return FromErrno("cannot open the key's file");
-  TERRACE_RETURN_IF_ERROR(ReadFile(file.fd(), &content));
+  if (file.fd() < 0) return GroupKeyErrno("cannot open the key's file");
+  TERRACE_RETURN_IF_ERROR(ReadGroupKey(file.fd(), &content));
   return WriteIn(to, group, {content.front().data(), kGroupKeyFileBytes});
 }
 
 void GroupKeyFiles::BringAll(std::vector<std::string>* notes) const {
   for (const std::string& directory : Others()) {
-    for (const GroupId& group : GroupsIn(directory)) {
+    for (const GroupId& group : GroupsOfKeysIn(directory)) {
       const Status status = Bring(directory, group);
       if (status.ok()) continue;
       notes->push_back("the key of group " + ToHex(group) + " stays in " + directory + ": " +
@@ -212,7 +158,7 @@ void GroupKeyFiles::BringAll(std::vector<std::string>* notes) const {
 
 void GroupKeyFiles::CopyToSecond(std::vector<std::string>* notes) const {
   if (options_.second_directory.empty()) return;
-  for (const GroupId& group : GroupsIn(options_.directory)) {
+  for (const GroupId& group : GroupsOfKeysIn(options_.directory)) {
     Wrapped there;
     std::string why;
     if (Read(PathIn(options_.second_directory, group), group, &there, &why).ok()) continue;
@@ -226,15 +172,46 @@ void GroupKeyFiles::CopyToSecond(std::vector<std::string>* notes) const {
   }
 }
 
+// What is copied anew is written anew, and of a key that no file has nothing was written.
+void GroupKeyFiles::EraseDrafts(std::vector<std::string>* notes) const {
+  std::vector<std::string> directories = Others();
+  directories.push_back(options_.directory);
+  for (const std::string& directory : directories) {
+    for (const std::string& path : GroupKeyDraftsIn(directory)) {
+      const Status erased = EraseAt(path);
+      if (erased.ok()) continue;
+      notes->push_back(path + ", which a write of a key has left, cannot be erased: " +
+                       erased.what() + " (" + strerror(erased.detail()) +
+                       "). It is tried again at each start, and when its group is erased");
+    }
+  }
+}
+
 void GroupKeyFiles::Load(std::vector<std::string>* notes) {
+  EraseDrafts(notes);
   if (encrypts()) BringAll(notes);
   LoadFrom(options_.directory, notes);
-  if (encrypts()) return CopyToSecond(notes);
-  for (const std::string& directory : Others()) LoadFrom(directory, notes);
+  if (!encrypts()) {
+    for (const std::string& directory : Others()) LoadFrom(directory, notes);
+    return;
+  }
+  CopyToSecond(notes);
+  std::map<GroupId, std::shared_ptr<GroupKey>> usable;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [group, wrapped] : groups_) {
+      if (wrapped.key != nullptr) usable.emplace(group, wrapped.key);
+    }
+  }
+  for (const auto& [group, key] : usable) {
+    std::set<std::string> copies;
+    FindCopies(group, *key, &copies);
+    OweWrappings(group, copies);
+  }
 }
 
 void GroupKeyFiles::LoadFrom(const std::string& directory, std::vector<std::string>* notes) {
-  for (const GroupId& group : GroupsIn(directory)) {
+  for (const GroupId& group : GroupsOfKeysIn(directory)) {
     if (IsLocked(group)) continue;  // its other file has been told
     Wrapped wrapped;
     std::string why;
@@ -280,9 +257,7 @@ std::string GroupKeyFiles::LockedUnder() const {
   for (const auto& [group, wrapped] : groups_) {
     if (wrapped.key == nullptr && wrapped.under != 0) ids.insert(wrapped.under);
   }
-  std::string text;
-  for (const KeyId id : ids) text += (text.empty() ? "" : ", ") + KeyIdText(id);
-  return text;
+  return TextOf(ids);
 }
 
 // ---- new ones ----
@@ -328,7 +303,7 @@ Status GroupKeyFiles::Ensure(const GroupId& group) {
 // Files that somebody has removed, or that could not be written.
 Status GroupKeyFiles::Complete(const GroupId& group, const GroupKey& key) const {
   const auto lacks_it = [&](const std::string& directory) {
-    return access(PathIn(directory, group).c_str(), F_OK) != 0 && SaysAbsent(errno);
+    return access(PathIn(directory, group).c_str(), F_OK) != 0 && SaysNoGroupKey(errno);
   };
   const std::string& second = options_.second_directory;
   const bool first_lacks_it = lacks_it(options_.directory);
@@ -369,17 +344,21 @@ Status GroupKeyFiles::WriteIn(const std::string& directory, const GroupId& group
   if (!error) fs::permissions(directory, fs::perms::owner_all, error);
   if (error) return Status(StatusCode::kIo, "cannot make the directory of keys", error.value());
   const std::string path = PathIn(directory, group);
-  const std::string draft = path + std::string(kDraftSuffix);
+  const std::string draft = DraftOf(path);
   {
     const OpenFile file(draft, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0600);
-    if (file.fd() < 0 || !WriteAt(file.fd(), content, 0) || fsync(file.fd()) != 0) {
-      const Status failed = FromErrno("cannot write the key's file");
+    if (file.fd() < 0 || !WriteGroupKey(file.fd(), content, 0) || fsync(file.fd()) != 0) {
+      const Status failed = GroupKeyErrno("cannot write the key's file");
       unlink(draft.c_str());
       return failed;
     }
   }
   TERRACE_RETURN_IF_ERROR(Pass(GroupKeyStep::kDraftWritten));
-  if (rename(draft.c_str(), path.c_str()) != 0) return FromErrno("cannot place the key's file");
+  if (rename(draft.c_str(), path.c_str()) != 0) {
+    const Status failed = GroupKeyErrno("cannot place the key's file");
+    (void)EraseAt(draft);
+    return failed;
+  }
   return SyncDirectory(directory, kKeysUnsynced);
 }
 
@@ -389,9 +368,9 @@ Status GroupKeyFiles::WriteIn(const std::string& directory, const GroupId& group
 Status GroupKeyFiles::WrapAnew(const std::string& path, const GroupId& group,
                                const GroupKey& key) const {
   const OpenFile file(path, O_RDWR | O_NOFOLLOW, 0);
-  if (file.fd() < 0) return FromErrno("cannot open the key's file");
+  if (file.fd() < 0) return GroupKeyErrno("cannot open the key's file");
   File content;
-  TERRACE_RETURN_IF_ERROR(ReadFile(file.fd(), &content));
+  TERRACE_RETURN_IF_ERROR(ReadGroupKey(file.fd(), &content));
   const std::shared_ptr<const KeyRing> ring = this->ring();
   // Of two whole ones, which a crash has left, the one under the ring's first key stays.
   const auto is_good = [&](size_t place) {
@@ -406,16 +385,16 @@ Status GroupKeyFiles::WrapAnew(const std::string& path, const GroupId& group,
     TERRACE_RETURN_IF_ERROR(key.Wrap(group, *ring, options_.random, &record));
     Place place{};
     std::ranges::copy(record, place.begin());
-    if (!WriteAt(file.fd(), place, static_cast<off_t>(good * kGroupKeyPlaceBytes)) ||
+    if (!WriteGroupKey(file.fd(), place, static_cast<off_t>(good * kGroupKeyPlaceBytes)) ||
         fsync(file.fd()) != 0) {
-      return FromErrno("cannot write the key's file");
+      return GroupKeyErrno("cannot write the key's file");
     }
   }
   TERRACE_RETURN_IF_ERROR(Pass(GroupKeyStep::kPlaceWritten));
-  if (!IsZero(content[1 - good])) {
-    if (!WriteAt(file.fd(), Place{}, static_cast<off_t>((1 - good) * kGroupKeyPlaceBytes)) ||
+  if (!IsNoGroupKey(content[1 - good])) {
+    if (!WriteGroupKey(file.fd(), Place{}, static_cast<off_t>((1 - good) * kGroupKeyPlaceBytes)) ||
         fsync(file.fd()) != 0) {
-      return FromErrno("cannot clear the old record in the key's file");
+      return GroupKeyErrno("cannot clear the old record in the key's file");
     }
   }
   return Pass(GroupKeyStep::kPlaceCleared);
@@ -430,6 +409,43 @@ void GroupKeyFiles::FindCopies(const GroupId& group, const GroupKey& key,
     const bool is_there = Read(path, group, &copy, &why).ok();
     if (is_there && copy.key != nullptr && copy.key->id() == key.id()) paths->insert(path);
   }
+}
+
+bool GroupKeyFiles::IsRemoved(const std::string& path) const {
+  std::error_code error;
+  return access(path.c_str(), F_OK) != 0 && SaysNoGroupKey(errno) &&
+         (options_.drive_path.empty() || fs::is_directory(options_.drive_path, error));
+}
+
+std::set<KeyId> GroupKeyFiles::OldKeysOf(const std::string& path, const GroupId& group) const {
+  constexpr KeyId kNobodyCanTell = 0;
+  if (IsRemoved(path)) return {};
+  const OpenFile file(path, O_RDONLY | O_NOFOLLOW, 0);
+  File content;
+  if (file.fd() < 0 || !ReadGroupKey(file.fd(), &content).ok()) return {kNobodyCanTell};
+  std::set<KeyId> keys;
+  const KeyId first = ring()->first();
+  for (const Place& place : content) {
+    if (IsNoGroupKey(place)) continue;
+    const KeyId under = WrappedUnder(place, group).value_or(kNobodyCanTell);
+    if (under != first) keys.insert(under);
+  }
+  return keys;
+}
+
+void GroupKeyFiles::OweWrappings(const GroupId& group, const std::set<std::string>& copies) {
+  std::map<std::string, std::set<KeyId>> files;
+  std::set<std::string> paths = copies;
+  paths.insert(PathOf(group));
+  for (const std::string& path : paths) {
+    std::set<KeyId> keys = OldKeysOf(path, group);
+    if (!keys.empty()) files.emplace(path, std::move(keys));
+  }
+  if (files.empty()) return;
+  const std::lock_guard lock(mutex_);
+  const auto found = groups_.find(group);
+  if (found == groups_.end() || found->second.key == nullptr) return;  // destroyed meanwhile
+  to_wrap_[group].files.merge(files);
 }
 
 Status GroupKeyFiles::SetRing(std::shared_ptr<const KeyRing> ring,
@@ -448,30 +464,79 @@ Status GroupKeyFiles::SetRing(std::shared_ptr<const KeyRing> ring,
     const std::lock_guard lock(mutex_);
     ring_ = std::move(ring);
   }
-  Status worst;
   for (auto& [group, wrapped] : groups) {
     std::string why;
-    if (wrapped.key == nullptr && !Read(PathOf(group), group, &wrapped, &why).ok()) continue;
-    if (wrapped.key == nullptr) continue;
+    if (wrapped.key == nullptr) {
+      if (!Read(PathOf(group), group, &wrapped, &why).ok() || wrapped.key == nullptr) continue;
+      const std::lock_guard lock(mutex_);
+      const auto found = groups_.find(group);
+      if (found == groups_.end()) continue;  // destroyed meanwhile
+      found->second = wrapped;
+    }
     FindCopies(group, *wrapped.key, &copies[group]);
-    Status status = WrapAnew(PathOf(group), group, *wrapped.key);
-    for (const std::string& copy : copies[group]) {
-      if (status.ok()) status = WrapAnew(copy, group, *wrapped.key);
-    }
-    if (status.code() == StatusCode::kGone) continue;  // destroyed meanwhile
-    if (!status.ok()) {
-      worst = status;
-      notes->push_back("the key of group " + ToHex(group) + " stays under " +
-                       KeyIdText(wrapped.under) + ": " + status.what() + " (" +
-                       strerror(status.detail()) + "); keep that key, and reload again");
-      continue;
-    }
-    wrapped.under = this->ring()->first();
+    OweWrappings(group, copies[group]);
+  }
+  return WrapOwed(notes);
+}
+
+Status GroupKeyFiles::WrapOwedOf(const GroupId& group, const OldWrappings& owed) {
+  const std::shared_ptr<const GroupKey> key = Find(group);
+  Status worst = key == nullptr ? Status(StatusCode::kGone, "it is destroyed") : Status::Ok();
+  std::set<std::string> done;
+  for (const auto& [path, keys] : owed.files) {
+    if (worst.code() == StatusCode::kGone) break;
+    const Status status = IsRemoved(path) ? Status::Ok() : WrapAnew(path, group, *key);
+    if (!status.ok()) worst = status;
+    if (status.ok()) done.insert(path);
+  }
+  const std::lock_guard lock(mutex_);
+  const auto found = to_wrap_.find(group);
+  if (found == to_wrap_.end()) return Status::Ok();  // destroyed meanwhile
+  for (const std::string& path : done) found->second.files.erase(path);
+  found->second.why = worst;
+  if (!worst.ok() && worst.code() != StatusCode::kGone) return worst;
+  to_wrap_.erase(found);
+  if (const auto wrapped = groups_.find(group); wrapped != groups_.end() && worst.ok()) {
+    wrapped->second.under = ring_->first();
+  }
+  return Status::Ok();
+}
+
+Status GroupKeyFiles::WrapOwed(std::vector<std::string>* notes) {
+  std::map<GroupId, OldWrappings> to_wrap;
+  {
     const std::lock_guard lock(mutex_);
-    const auto found = groups_.find(group);
-    if (found != groups_.end()) found->second = wrapped;  // not destroyed meanwhile
+    to_wrap = to_wrap_;
+  }
+  Status worst;
+  for (const auto& [group, owed] : to_wrap) {
+    const Status status = WrapOwedOf(group, owed);
+    if (status.ok()) continue;
+    worst = status;
+    notes->push_back("the key of group " + ToHex(group) + " stays under " +
+                     TextOf(KeysOf(owed.files)) + ": " + status.what() + " (" +
+                     strerror(status.detail()) +
+                     "); keep that key in the keys file: it is tried again each second");
   }
   return worst;
+}
+
+bool GroupKeyFiles::has_wrappings_owed() const {
+  const std::lock_guard lock(mutex_);
+  return !to_wrap_.empty();
+}
+
+GroupKeyFiles::Owed GroupKeyFiles::wrappings_owed() const {
+  const std::lock_guard lock(mutex_);
+  Owed all;
+  std::set<KeyId> keys;
+  for (const auto& [group, owed] : to_wrap_) {
+    all.files += owed.files.size();
+    keys.merge(KeysOf(owed.files));
+    if (!owed.why.ok()) all.why = owed.why;
+  }
+  all.under = TextOf(keys);
+  return all;
 }
 
 // ---- the end of one ----
@@ -483,6 +548,7 @@ void GroupKeyFiles::Destroy(const GroupId& group) {
   if (found == groups_.end()) return;
   if (found->second.key != nullptr) found->second.key->Destroy();
   groups_.erase(found);
+  to_wrap_.erase(group);
 }
 
 bool GroupKeyFiles::has_erasures_owed() const {
@@ -497,26 +563,38 @@ std::vector<GroupId> GroupKeyFiles::ErasuresOwed() const {
   return groups;
 }
 
-uint64_t GroupKeyFiles::erasures_failed(Status* why) const {
+void GroupKeyFiles::AddTrouble(GroupFilesTrouble* trouble) const {
+  const auto text_of = [](const Status& status) {
+    return std::string(status.what()) + " (" + strerror(status.detail()) + ")";
+  };
+  if (const Owed owed = wrappings_owed(); !owed.why.ok()) {
+    trouble->key_files_not_wrapped = owed.files;
+    trouble->why_not_wrapped = text_of(owed.why);
+    trouble->keys_needed = owed.under;
+  }
   const std::lock_guard lock(mutex_);
-  uint64_t count = 0;
   for (const auto& [group, tried] : to_erase_) {
     if (tried.ok()) continue;
-    ++count;
-    *why = tried;
+    ++trouble->keys_not_erased;
+    trouble->why_not_erased = text_of(tried);
   }
-  return count;
 }
 
-Status GroupKeyFiles::EraseIn(const std::string& directory, const GroupId& group) const {
-  const std::string path = PathIn(directory, group);
+Status GroupKeyFiles::EraseAt(const std::string& path) const {
   const Status overwritten = OverwriteGroupKey(path);
   if (overwritten.code() == StatusCode::kNotFound) return Status::Ok();
   TERRACE_RETURN_IF_ERROR(overwritten);
   TERRACE_RETURN_IF_ERROR(Pass(GroupKeyStep::kErasedInPlace));
-  if (unlink(path.c_str()) != 0) return FromErrno("cannot remove the key's file");
+  if (unlink(path.c_str()) != 0) return GroupKeyErrno("cannot remove the key's file");
   TERRACE_RETURN_IF_ERROR(Pass(GroupKeyStep::kUnlinked));
-  return SyncDirectory(directory, kKeysUnsynced);
+  return SyncDirectory(fs::path(path).parent_path(), kKeysUnsynced);
+}
+
+// A draft, which a crash may have left, holds the key just as well.
+Status GroupKeyFiles::EraseIn(const std::string& directory, const GroupId& group) const {
+  const std::string path = PathIn(directory, group);
+  TERRACE_RETURN_IF_ERROR(EraseAt(DraftOf(path)));
+  return EraseAt(path);
 }
 
 Status GroupKeyFiles::EraseEverywhere(const GroupId& group) const {

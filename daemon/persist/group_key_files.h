@@ -3,8 +3,10 @@
 //
 // A file holds two places for its record, one of them zeros: a key is wrapped anew into the other
 // place and synced before the old one is cleared, so that no crash loses it and no old wrapping
-// stays. A key whose file cannot be opened with this ring is *locked*: its file stays as it is, and
-// nothing is written under its group until the key of the ring is back or the group is erased.
+// stays. Files that are still under another key than the ring's first, since the ring was changed
+// by a start or a drive did not take it, are owed that. A key whose file cannot be opened with this
+// ring is *locked*: its file stays as it is, and nothing is written under its group until the key
+// of the ring is back or the group is erased.
 //
 // A second directory has a copy of each file: a key is kept if it lies in either, and the next
 // start puts it into both. It has to be there whenever the first may be, so that an erasure reaches
@@ -24,22 +26,16 @@
 #include <set>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "daemon/block/group_files_trouble.h"
+#include "daemon/persist/group_key_file.h"
 #include "terrace/block_key.h"
 #include "terrace/status.h"
 #include "tiers/crypto/group_key.h"
 #include "tiers/crypto/key_ring.h"
 
 namespace terrace {
-
-inline constexpr std::string_view kGroupKeySuffix = ".key";
-inline constexpr size_t kGroupKeyPlaceBytes = 4096;  // no loss of power tears both
-inline constexpr size_t kGroupKeyFileBytes = 2 * kGroupKeyPlaceBytes;
-
-// With zeros, synced. kNotFound: there is no such file. kIo.
-Status OverwriteGroupKey(const std::string& path);
 
 // Each write of a key's file, that a test may fail or end the process at.
 enum class GroupKeyStep : uint8_t {
@@ -71,7 +67,8 @@ class GroupKeyFiles final : public GroupKeys {
   };
   explicit GroupKeyFiles(Options options);
 
-  // At start: whose keys are there. Blocks.
+  // At start: whose keys are there, and what is to be wrapped anew. What a crash has left of a
+  // write is no key, and is erased. Blocks.
   void Load(std::vector<std::string>* notes);
   std::shared_ptr<const GroupKey> Find(const GroupId& group) const override;
 
@@ -88,8 +85,18 @@ class GroupKeyFiles final : public GroupKeys {
   // the second has it, it is in use all the same. Without a ring it needs none. Blocks.
   Status Ensure(const GroupId& group);
   // The ring has changed: all keys are under its first one afterwards, but for those that stay
-  // locked. What failed is in the notes, and stays under its old key. Blocks.
+  // locked. What failed is in the notes, and stays under its old key until WrapOwed. Blocks.
   Status SetRing(std::shared_ptr<const KeyRing> ring, std::vector<std::string>* notes);
+  // Files that Load has found under another key than the ring's first, or in which SetRing failed,
+  // are wrapped anew. What fails again is in the notes. Blocks.
+  Status WrapOwed(std::vector<std::string>* notes);
+  bool has_wrappings_owed() const;
+  struct Owed {
+    uint64_t files = 0;
+    Status why;         // of one that was tried in vain; kOk: none was
+    std::string under;  // "<id>, <id>": the keys of the ring that they need
+  };
+  Owed wrappings_owed() const;
 
   // Of a group, locked or not: nothing under its key can be read any more, whatever becomes of the
   // file. Does not block.
@@ -100,8 +107,8 @@ class GroupKeyFiles final : public GroupKeys {
   // Files of destroyed keys that are still there.
   bool has_erasures_owed() const;
   std::vector<GroupId> ErasuresOwed() const;
-  // Of those, how many have been tried in vain, and the last error of one of them.
-  uint64_t erasures_failed(Status* why) const;
+  // What has been tried in vain of erasures and wrappings.
+  void AddTrouble(GroupFilesTrouble* trouble) const;
 
   Counts counts() const;
   // "<id>, <id>": keys of the ring that locked files want, for a person.
@@ -111,6 +118,11 @@ class GroupKeyFiles final : public GroupKeys {
   struct Wrapped {
     std::shared_ptr<GroupKey> key;  // null: locked
     KeyId under = 0;                // 0: nobody can tell
+  };
+  // Of a group: by file the keys that records in it are under, besides the ring's first.
+  struct OldWrappings {
+    std::map<std::string, std::set<KeyId>> files;
+    Status why;  // of the last try
   };
 
   std::string PathOf(const GroupId& group) const;
@@ -123,6 +135,9 @@ class GroupKeyFiles final : public GroupKeys {
   Status CopyFile(const std::string& from, const std::string& to, const GroupId& group) const;
   Status Bring(const std::string& directory, const GroupId& group) const;
   void BringAll(std::vector<std::string>* notes) const;
+  void EraseDrafts(std::vector<std::string>* notes) const;
+  // No file is as good.
+  Status EraseAt(const std::string& path) const;
   Status EraseIn(const std::string& directory, const GroupId& group) const;
   Status EraseEverywhere(const GroupId& group) const;
   // kNotFound: no file, or one that was being erased.
@@ -134,6 +149,12 @@ class GroupKeyFiles final : public GroupKeys {
   Status Create(const GroupId& group, const GroupKey& key, bool* is_kept) const;
   Status Complete(const GroupId& group, const GroupKey& key) const;
   Status WrapAnew(const std::string& path, const GroupId& group, const GroupKey& key) const;
+  // The group's file and `copies`, as far as they are to be wrapped anew.
+  void OweWrappings(const GroupId& group, const std::set<std::string>& copies);
+  std::set<KeyId> OldKeysOf(const std::string& path, const GroupId& group) const;
+  // Somebody has removed the file, which is no drive that has gone.
+  bool IsRemoved(const std::string& path) const;
+  Status WrapOwedOf(const GroupId& group, const OldWrappings& owed);
   // The files of the key in other directories; what this ring cannot open is none.
   void FindCopies(const GroupId& group, const GroupKey& key, std::set<std::string>* paths) const;
   Status Pass(GroupKeyStep step) const;
@@ -144,6 +165,7 @@ class GroupKeyFiles final : public GroupKeys {
   std::shared_ptr<const KeyRing> ring_;
   std::map<GroupId, Wrapped> groups_;
   std::map<GroupId, Status> to_erase_;  // with how the last try ended
+  std::map<GroupId, OldWrappings> to_wrap_;
 };
 
 }  // namespace terrace

@@ -212,6 +212,7 @@ Status Shell::State::OpenKvEvents(std::string* why) {
 void Shell::State::RestoreNvme() {
   for (const std::unique_ptr<DomainNvme>& domain : nvme) {
     domain->Restore(*store, missed_erasures.get());
+    domain->WrapWhatIsOwed(*group_files);
   }
   for (uint32_t i = 0; i < arenas.size(); ++i) {
     missed_erasures->UseMemory(i, arenas[i]->arena().table_seed(), inheritance->is_holding());

@@ -117,6 +117,18 @@ void AddGroupFiles(const GroupFilesTrouble& files, Troubles* troubles) {
             "tried again each second",
         troubles);
   }
+  if (files.key_files_not_wrapped > 0) {
+    const std::string under =
+        files.keys_needed.empty() ? "another key" : "key " + files.keys_needed;
+    Add(Condition::kGroupsNotKept,
+        std::to_string(files.key_files_not_wrapped) + " files of groups' keys, in keys/ beside " +
+            files.directory + " or in daemon.state_dir, are still wrapped by " + under +
+            ", not by the first of encryption_keys_file: " + files.why_not_wrapped +
+            ". Leave that key in the file until this has ended: without it those groups' blocks "
+            "are not found by the next start. See that the files can be written (permissions, "
+            "lsattr, mount); it is tried again each second",
+        troubles);
+  }
   if (files.keys_not_erased > 0) {
     Add(Condition::kKeysNotErased,
         "the keys of " + std::to_string(files.keys_not_erased) +

@@ -230,6 +230,43 @@ def test_keys_change_under_load_without_a_miss_and_the_old_one_may_go():
             assert [hits(again, seed) for seed in (0, 1, 2, 3, 9)] == [BLOCKS] * 5
 
 
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_keys_that_change_by_restarts_alone_are_wrapped_anew(end):
+    old, new = new_key(), new_key()
+    with host(old) as one:
+        with connect(one.daemon) as client:
+            store(client, 1)
+        one.restart(new, old)
+        until(lambda: "keys of groups are wrapped" in one.log())
+        assert one.status()["conditions"] == []
+        if end == "stop":
+            one.daemon.stop()
+        one.restart(new)
+        with connect(one.daemon) as client:
+            assert hits(client, 1) == BLOCKS
+
+
+def test_a_key_file_that_cannot_be_wrapped_anew_is_told_until_it_is():
+    old, new = new_key(), new_key()
+    with host(old) as one, connect(one.daemon) as client:
+        store(client, 1)
+        file, = one.drive.glob("d/keys/*.key")
+        kept = file.read_bytes()
+        file.unlink()
+        file.mkdir()  # in the way of root, too
+        one.write_keys(new, old)
+        one.reload()
+        until(lambda: one.status()["conditions"] == ["groups_not_kept"])
+        assert "1 files of groups' keys" in one.status()["troubles"][0]
+        file.rmdir()
+        file.write_bytes(kept)
+        until(lambda: not one.status()["conditions"])
+        client.close()
+        one.restart(new)
+        with connect(one.daemon) as again:
+            assert hits(again, 1) == BLOCKS
+
+
 def test_a_reload_with_a_broken_keys_file_changes_nothing():
     key = new_key()
     with host(key) as one, connect(one.daemon) as client:

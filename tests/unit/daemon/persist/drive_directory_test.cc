@@ -67,8 +67,8 @@ TEST_F(DriveDirectory, OneThatIsEmptiedHasNeitherSlabsNorKeys) {
   const fs::path drive = root_ / "drive";
   fs::create_directories(drive / "keys");
   fs::create_directories(drive / "groups");
-  for (const char* name : {"slab-0.terrace", "slab-17.terrace", "keys/00.key", "lock",
-                           "catalog.word", "groups/00.group"}) {
+  for (const char* name : {"slab-0.terrace", "slab-17.terrace", "keys/00.key", "keys/00.key.new",
+                           "lock", "catalog.word", "groups/00.group"}) {
     std::ofstream(drive / name) << "a secret";
   }
   fs::create_hard_link(drive / "keys/00.key", root_ / "what the drive keeps of it");

@@ -388,12 +388,13 @@ class KeyedShelfTest : public GroupShelfTest {
     options_.changed = [this](uint32_t) { ++changed_count_; };
   }
 
-  std::atomic<bool> may_erase_ = true;
+  std::atomic<bool> may_erase_ = true, may_wrap_ = true;
   std::atomic<int> told_count_ = 0, changed_count_ = 0;
   GroupKeyFiles keys_{
       {.directory = root_ / "keys",
        .ring = std::make_shared<const KeyRing>(std::vector<CipherKey>{sim::KeyFrom(5)}),
        .may_go_on = [this](GroupKeyStep step) {
+         if (step == GroupKeyStep::kPlaceWritten) return may_wrap_.load();
          return may_erase_ || step != GroupKeyStep::kErasedInPlace;
        }}};
   DiskGroupFiles::Options options_ = OptionsOf();
@@ -422,6 +423,26 @@ TEST_F(KeyedShelfTest, AKeyThatCouldNotBeErasedIsErasedOnceItCanBe) {
   EXPECT_EQ(files.TroubleOf(0).keys_not_erased, 0u);
   EXPECT_NE(keys_.Find(group_.Id()), nullptr) << "another one";
   EXPECT_EQ(told_count_, 1) << "that it is not erased";
+}
+
+TEST_F(KeyedShelfTest, AKeyThatCouldNotBeWrappedAnewIsOnceItCanBe) {
+  DiskGroupFiles files(options_);
+  files.Keep(0, group_);
+  ASSERT_TRUE(files.Drain(kWaitUs));
+  EXPECT_EQ(files.TroubleOf(0).key_files_not_wrapped, 0u);
+  may_wrap_ = false;
+  std::atomic<size_t> note_count = 0;
+  files.SetRing(0, std::make_shared<const KeyRing>(std::vector<CipherKey>{sim::KeyFrom(6)}),
+                [&](const std::vector<std::string>& notes) { note_count = notes.size(); });
+  ASSERT_TRUE(files.Drain(kWaitUs));
+  EXPECT_EQ(note_count, 1u);
+  const GroupFilesTrouble trouble = files.TroubleOf(0);
+  EXPECT_EQ(trouble.key_files_not_wrapped, 1u);
+  EXPECT_EQ(trouble.keys_needed,
+            KeyIdText(KeyRing(std::vector<CipherKey>{sim::KeyFrom(5)}).first()));
+  EXPECT_NE(trouble.why_not_wrapped.find("Input/output error"), std::string::npos);
+  may_wrap_ = true;
+  ASSERT_TRUE(Soon([&] { return files.TroubleOf(0).key_files_not_wrapped == 0; }));
 }
 
 // The key is to be destroyed while the group's files are being written.

@@ -120,6 +120,7 @@ class SecondPlaceTest : public GroupKeyFilesTest {
         .drive_path = directory_,
         .ring = RingOf(std::move(seeds)),
         .may_go_on = [this](GroupKeyStep step) {
+          if (step == GroupKeyStep::kPlaceWritten) return --wrappings_refused_ < 0;
           return step != GroupKeyStep::kErasedInPlace || --erasures_refused_ < 0;
         }});
     files->Load(&notes_);
@@ -133,7 +134,7 @@ class SecondPlaceTest : public GroupKeyFilesTest {
   }
 
   const std::string second_ = testing::TempDir() + "terrace-second-" + std::to_string(getpid());
-  int erasures_refused_ = 0;
+  int erasures_refused_ = 0, wrappings_refused_ = 0;
 };
 
 TEST_F(SecondPlaceTest, GivesBackWhatTheFirstHasLost) {
@@ -277,6 +278,66 @@ TEST_F(GroupKeyFilesTest, NoCrashOfAWrappingLosesTheKey) {
   }
 }
 
+// The operator has put a key in front and started the daemon anew: the old one may leave the file
+// once nothing is owed.
+TEST_F(SecondPlaceTest, ARingThatAStartHasChangedWrapsEveryKeyAnew) {
+  auto files = OpenBoth({5});
+  ASSERT_TRUE(files->Ensure(kGroup).ok());
+  ASSERT_TRUE(files->Ensure(kOther).ok());
+  const std::vector<std::byte> mark = Mark(files->Find(kGroup));
+  const std::string old_record = Content(kGroup).substr(48, 80);
+  EXPECT_FALSE(OpenBoth({5})->has_wrappings_owed());
+  files = OpenBoth({6, 5});
+  ASSERT_TRUE(files->has_wrappings_owed());
+  EXPECT_EQ(files->wrappings_owed().files, 4u) << "in both places";
+  EXPECT_EQ(files->wrappings_owed().under, KeyIdText(RingOf({5})->first()));
+  ASSERT_TRUE(files->WrapOwed(&notes_).ok());
+  EXPECT_FALSE(files->has_wrappings_owed());
+  EXPECT_EQ(Content(kGroup).find(old_record), std::string::npos);
+  EXPECT_EQ(OpenBoth({5})->Find(kGroup), nullptr);
+  std::filesystem::remove_all(directory_ + "/keys");
+  files = OpenBoth({6});
+  EXPECT_EQ(Mark(files->Find(kGroup)), mark) << "of the second place";
+  EXPECT_FALSE(files->has_wrappings_owed());
+}
+
+// The key in memory does for a ring that lacks the old one, and copies are not forgotten.
+TEST_F(SecondPlaceTest, AWrappingThatFailedIsOwedUntilItIsDone) {
+  auto files = OpenBoth({5});
+  ASSERT_TRUE(files->Ensure(kGroup).ok());
+  const std::vector<std::byte> mark = Mark(files->Find(kGroup));
+  wrappings_refused_ = 4;
+  EXPECT_FALSE(files->SetRing(RingOf({6}), &notes_).ok());
+  EXPECT_FALSE(files->WrapOwed(&notes_).ok());
+  ASSERT_EQ(notes_.size(), 2u);
+  EXPECT_NE(notes_[0].find("stays under " + KeyIdText(RingOf({5})->first())), std::string::npos);
+  EXPECT_EQ(files->wrappings_owed().files, 2u);
+  EXPECT_EQ(files->wrappings_owed().why.code(), StatusCode::kIo);
+  EXPECT_EQ(files->wrappings_owed().under, KeyIdText(RingOf({5})->first()));
+  ASSERT_TRUE(files->WrapOwed(&notes_).ok());
+  EXPECT_EQ(files->wrappings_owed().files, 0u);
+  std::filesystem::remove_all(directory_ + "/keys");
+  EXPECT_EQ(Mark(OpenBoth({6})->Find(kGroup)), mark);
+}
+
+TEST_F(SecondPlaceTest, NothingIsOwedToAFileThatIsGoneOrAKeyThatIsDestroyed) {
+  auto files = OpenBoth({5});
+  ASSERT_TRUE(files->Ensure(kGroup).ok());
+  ASSERT_TRUE(files->Ensure(kOther).ok());
+  files = OpenBoth({6, 5});
+  EXPECT_EQ(files->wrappings_owed().files, 4u);
+  files->Destroy(kGroup);
+  EXPECT_EQ(files->wrappings_owed().files, 2u);
+  ASSERT_TRUE(files->EraseFile(kGroup).ok());
+  std::filesystem::rename(directory_, directory_ + "-");
+  EXPECT_FALSE(files->WrapOwed(&notes_).ok()) << "the drive is gone with its file";
+  EXPECT_EQ(files->wrappings_owed().files, 1u);
+  std::filesystem::rename(directory_ + "-", directory_);
+  std::filesystem::remove(PathOf(kOther));
+  EXPECT_TRUE(files->WrapOwed(&notes_).ok());
+  EXPECT_FALSE(files->has_wrappings_owed());
+}
+
 // A sector that a loss of power has torn is no record; the other place is.
 TEST_F(GroupKeyFilesTest, AHalfWrittenPlaceIsPassedOver) {
   auto files = Open({5});
@@ -298,6 +359,56 @@ TEST_F(GroupKeyFilesTest, ADraftThatWasNeverPlacedIsNoKey) {
   files = Open({5});
   EXPECT_EQ(files->Find(kGroup), nullptr);
   EXPECT_TRUE(files->Ensure(kGroup).ok());
+}
+
+// A crash between a draft and its place leaves the key in both.
+TEST_F(SecondPlaceTest, ADraftIsErasedAtTheStartAndWithItsGroup) {
+  auto files = OpenBoth({5});
+  ASSERT_TRUE(files->Ensure(kGroup).ok());
+  const std::string kept = directory_ + "/what the drive keeps of it";
+  const auto leave_drafts = [&] {
+    for (const std::string& path : {PathOf(kGroup), CopyOf(kGroup)}) {
+      std::filesystem::copy_file(path, path + ".new");
+    }
+    std::filesystem::remove(kept);
+    std::filesystem::create_hard_link(PathOf(kGroup) + ".new", kept);
+  };
+  const auto are_drafts_erased = [&] {
+    std::ifstream stream(kept, std::ios::binary);
+    const std::string left(std::istreambuf_iterator<char>(stream), {});
+    return !std::filesystem::exists(PathOf(kGroup) + ".new") &&
+           !std::filesystem::exists(CopyOf(kGroup) + ".new") &&
+           left == std::string(kGroupKeyFileBytes, '\0');
+  };
+  leave_drafts();
+  files->Destroy(kGroup);
+  ASSERT_TRUE(files->EraseFile(kGroup).ok());
+  EXPECT_TRUE(are_drafts_erased());
+  EXPECT_FALSE(std::filesystem::exists(PathOf(kGroup)));
+  ASSERT_TRUE(files->Ensure(kGroup).ok());
+  leave_drafts();
+  files = OpenBoth({5});
+  EXPECT_TRUE(are_drafts_erased());
+  EXPECT_NE(files->Find(kGroup), nullptr);
+  leave_drafts();
+  GroupKeyFiles plain({.directory = directory_ + "/keys", .second_directory = Second()});
+  plain.Load(&notes_);
+  EXPECT_TRUE(are_drafts_erased()) << "without a ring, too";
+}
+
+TEST_F(SecondPlaceTest, ADraftThatCannotBeErasedIsToldAndNoErasureIsDone) {
+  auto files = OpenBoth({5});
+  ASSERT_TRUE(files->Ensure(kGroup).ok());
+  std::filesystem::create_directory(CopyOf(kGroup) + ".new");
+  notes_.clear();
+  files = OpenBoth({5});
+  ASSERT_EQ(notes_.size(), 1u);
+  EXPECT_NE(notes_[0].find(CopyOf(kGroup) + ".new"), std::string::npos) << notes_[0];
+  files->Destroy(kGroup);
+  EXPECT_FALSE(files->EraseFile(kGroup).ok());
+  EXPECT_TRUE(files->has_erasures_owed());
+  std::filesystem::remove(CopyOf(kGroup) + ".new");
+  EXPECT_TRUE(files->EraseFile(kGroup).ok());
 }
 
 TEST_F(GroupKeyFilesTest, WhatIsDestroyedIsGoneFromMemoryAtOnceAndThenFromTheDrive) {

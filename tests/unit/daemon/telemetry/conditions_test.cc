@@ -301,6 +301,15 @@ TEST(Conditions, WhatCannotBeWrittenOrErasedOfGroupsSaysWhereAndWhy) {
   EXPECT_THAT(OnlySentence(figures),
               AllOf(HasSubstr("keys of 1 groups"), HasSubstr("keys/ beside /mnt/a/chat/groups"),
                     HasSubstr("Read-only file system")));
+  figures.group_files = {.directory = "/mnt/a/chat/groups",
+                         .key_files_not_wrapped = 3,
+                         .why_not_wrapped = "cannot open it (Read-only file system)",
+                         .keys_needed = "0123456789abcdef"};
+  EXPECT_THAT(ConditionsOf(figures), ElementsAre(Condition::kGroupsNotKept));
+  EXPECT_THAT(OnlySentence(figures),
+              AllOf(HasSubstr("3 files of groups' keys"), HasSubstr("Read-only file system"),
+                    HasSubstr("wrapped by key 0123456789abcdef, not by the first"),
+                    HasSubstr("Leave that key in the file")));
 }
 
 TEST(Conditions, TheManualNamesEach) {
