@@ -1,4 +1,4 @@
-// Warm calls allocate nothing on their caller's thread.
+// Warm calls allocate nothing on their caller's thread; and what is left where memory is short.
 #include "unit/client/client_fixture.h"
 
 // Sanitizers bring their own.
@@ -34,6 +34,33 @@ TEST_F(Allocations, WarmCallsMakeNone) {
   const uint64_t before = test::g_allocation_count;
   for (int i = 0; i < 50; ++i) round();
   EXPECT_EQ(test::g_allocation_count, before);
+}
+
+thread_local bool t_is_short = false;  // of memory: this thread
+
+// PROMISE: T26 a request without memory
+TEST_F(Allocations, ACommitThatFindsNoneLeavesRoomForTheNextCompletion) {
+  ClientOptions options = TestOptions(daemon_);
+  options.pending_requests_max = 1;  // and room for four completions
+  client_.reset();
+  Connect(options);
+  WriteLease lease = Reserve(1);
+  ASSERT_TRUE(lease.WritePart(0, 0, 0, part_).ok());
+  {
+    const test::ShortMemory memory([](size_t) { return t_is_short; });
+    for (uint64_t i = 0; i < 8; ++i) {
+      t_is_short = true;
+      const StatusCode code = client_->CommitAsync(lease, {}, i).code();
+      t_is_short = false;
+      ASSERT_EQ(code, StatusCode::kNoSpace) << i;
+    }
+  }
+  ClientCompletion completion;
+  EXPECT_FALSE(client_->PollUntil(&completion, kLongUs)) << "nothing is awaited";
+  ASSERT_TRUE(client_->CommitAsync(lease, {}, 9).ok()) << client_->last_error();
+  ASSERT_TRUE(client_->PollUntil(&completion, kLongUs));
+  EXPECT_TRUE(completion.status.ok());
+  EXPECT_EQ(completion.user_data, 9u);
 }
 
 }  // namespace
