@@ -3,12 +3,19 @@
 #include <cerrno>
 #include <new>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "src/verb_names.h"
 #include "terrace/protocol_introspection.h"
 
 namespace terrace::client {
+namespace {
+
+constexpr std::string_view kNoMemory =
+    "no memory for what the daemon sent; the connection is given up and made again";
+
+}  // namespace
 
 Reader::Reader(const ClientOptions& options, Connection& connection, ReaderRole& role,
                const Receivers& receivers)
@@ -22,10 +29,14 @@ void Reader::Begin(Session session) {
   role_.Take();
   frames_ = std::move(session.frames);
   connection_.SetAttachment(session.attachment);
-  to_.pins.Adopt(*session.attachment);
   is_broken_ = false;
-  connection_.Attach(std::move(session.socket), session.connection);
-  Dispatch();
+  try {
+    to_.pins.Adopt(*session.attachment);
+    connection_.Attach(std::move(session.socket), session.connection);
+    Dispatch();
+  } catch (const std::bad_alloc&) {
+    Break(kNoMemory);  // who kept the role here would wait for it at the next connection
+  }
   Leave();
   connection_.WakeWaiting();
   to_.pins.OnConnected();
@@ -78,7 +89,7 @@ bool Reader::ReadOnce() {
               ? "the daemon closed the connection; the client goes on trying to connect"
               : "the connection to the daemon broke; the client goes on trying to connect");
   } catch (const std::bad_alloc&) {
-    Break("no memory for what the daemon sent; the connection is given up and made again");
+    Break(kNoMemory);
   }
   return false;
 }
