@@ -32,8 +32,12 @@ void Reader::Begin(Session session) {
   is_broken_ = false;
   try {
     to_.pins.Adopt(*session.attachment);
-    connection_.Attach(std::move(session.socket), session.connection);
-    Dispatch();
+    const Status attached = connection_.Attach(std::move(session.socket), session.connection);
+    if (attached.ok()) {
+      Dispatch();
+    } else {
+      BreakUnheard(attached);
+    }
   } catch (const std::bad_alloc&) {
     Break(kNoMemory);  // who kept the role here would wait for it at the next connection
   }
@@ -233,6 +237,13 @@ void Reader::BreakOnAnswer(const Message& message, const char* why) noexcept {
   } catch (const std::bad_alloc&) {
     Break(why);
   }
+}
+
+// Else every asynchronous request would end at its deadline.
+void Reader::BreakUnheard(const Status& attached) {
+  Break(std::string(attached.what()) + " (errno " + std::to_string(attached.detail()) +
+        "): as many descriptors as fs.epoll.max_user_watches allows this user are listened to, or "
+        "memory is short; raise that limit; the connection is given up and made again");
 }
 
 void Reader::Break(std::string_view why) {
