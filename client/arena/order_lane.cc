@@ -1,15 +1,8 @@
 #include "client/arena/order_lane.h"
 
-#include <chrono>
-#include <thread>
 #include <utility>
 
 namespace terrace::client {
-namespace {
-
-constexpr std::chrono::milliseconds kRecordPause{1};
-
-}  // namespace
 
 Result<std::unique_ptr<OrderLane>> OrderLane::Create(std::shared_ptr<const Device> device) {
   // Orders give way to the engine's loads.
@@ -41,11 +34,7 @@ OrderLane::OrderLane(std::shared_ptr<const Device> device, Stream stream, Event 
 
 OrderLane::~OrderLane() {
   // What the event does not stand behind is not known to have ended.
-  while (!is_recorded_) {
-    Record();
-    if (!is_recorded_) std::this_thread::sleep_for(kRecordPause);
-  }
-  (void)event_.Await();
+  (void)(is_recorded_ ? event_.Await() : event_.AwaitAll(stream_));
 }
 
 void OrderLane::Promote(const OrderSlice& slice) {

@@ -13,6 +13,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "client/link/cancel_deferred.h"
 #include "terrace/client.h"
 #include "terrace/terrace.h"
 
@@ -40,9 +41,11 @@ Id FromC(const terrace_id& id) {
   return {.low = id.low, .high = id.high};
 }
 
-// What `call` answers; an exception (memory is short) is TERRACE_NO_SPACE.
+// What `call` answers; an exception (memory is short) is TERRACE_NO_SPACE. A thread is cancelled
+// after it.
 template <typename Call>
 terrace_status Guarded(Call call) noexcept {
+  const CancelDeferred deferred;
   try {
     return call();
   } catch (...) {

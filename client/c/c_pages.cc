@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "client/c/c_api.h"
+#include "client/link/cancel_deferred.h"
 #include "client/link/fork_guard.h"
 #include "client/paged/paged_cache.h"
 #include "cuda/host/device_loader.h"
@@ -66,6 +67,7 @@ bool IsForked(const Handle& handle) {
 
 template <typename Handle>
 void Destroy(Handle* handle) {
+  const CancelDeferred deferred;  // it waits for what is under way
   if (handle != nullptr && !IsForked(*handle)) delete handle;
 }
 

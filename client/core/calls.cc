@@ -11,6 +11,24 @@ namespace {
 constexpr Status kCopyUnderWay(StatusCode::kBusy,
                                "a copy of this lease is under way: its end must be seen first");
 
+// Where Poll finds a request's completion; given back unless the request will end.
+class CompletionRoom {
+ public:
+  explicit CompletionRoom(PendingRequests& requests) : requests_(requests) {}
+  ~CompletionRoom() {
+    if (is_held_) requests_.Unreserve();
+  }
+  CompletionRoom(const CompletionRoom&) = delete;
+  CompletionRoom& operator=(const CompletionRoom&) = delete;
+
+  bool Reserve() { return is_held_ = requests_.completions().Reserve(); }
+  void Keep() { is_held_ = false; }
+
+ private:
+  PendingRequests& requests_;
+  bool is_held_ = false;
+};
+
 }  // namespace
 
 FinishedCall Calls::Call(CallSpec spec) {
@@ -33,16 +51,13 @@ FinishedCall Calls::Call(CallSpec spec) {
 }
 
 Status Calls::Submit(CallSpec spec, AsyncSpec async) {
-  const bool has_callback = async.callback != nullptr;
-  if (!has_callback && !requests_.completions().Reserve()) {
+  CompletionRoom room(requests_);
+  if (async.callback == nullptr && !room.Reserve()) {
     return Status(StatusCode::kBusy, "finished requests wait for Poll");
   }
   const uint64_t deadline_us = spec.deadline_us;
   const Result<Request*> prepared = Prepare(&spec);
-  if (!prepared.ok()) {
-    if (!has_callback) requests_.Unreserve();
-    return prepared.status();
-  }
+  if (!prepared.ok()) return prepared.status();
   Request* const request = *prepared;
   request->is_async = true;
   request->user_data = async.user_data;
@@ -50,19 +65,17 @@ Status Calls::Submit(CallSpec spec, AsyncSpec async) {
   if (spec.is_bypassed) {
     if (connection_.is_stopping()) {  // else a chain of them would have no end
       requests_.table().Free(*request);
-      if (!has_callback) requests_.Unreserve();
       return Status(StatusCode::kGone, "the Client is being destroyed");
     }
     AnswerBypassed(*request);
+    room.Keep();
     requests_.End(*request);
     return Status::Ok();
   }
   requests_.table().MakePending(*request);
   const Status sent = connection_.Send(spec.connection, spec.message, spec.deadline_us);
-  if (!sent.ok() && Withdraw(*request, spec.message.request_id)) {
-    if (!has_callback) requests_.Unreserve();
-    return sent;
-  }
+  if (!sent.ok() && Withdraw(*request, spec.message.request_id)) return sent;
+  room.Keep();
   // A caller that reads now does this when it leaves.
   if (!role_.is_taken()) connection_.link().ListenInBackground();
   if (deadline_us < requests_.next_look_us()) connection_.link().WakeBackground();

@@ -3,12 +3,19 @@
 #include <cerrno>
 #include <new>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "src/verb_names.h"
 #include "terrace/protocol_introspection.h"
 
 namespace terrace::client {
+namespace {
+
+constexpr std::string_view kNoMemory =
+    "no memory for what the daemon sent; the connection is given up and made again";
+
+}  // namespace
 
 Reader::Reader(const ClientOptions& options, Connection& connection, ReaderRole& role,
                const Receivers& receivers)
@@ -22,10 +29,18 @@ void Reader::Begin(Session session) {
   role_.Take();
   frames_ = std::move(session.frames);
   connection_.SetAttachment(session.attachment);
-  to_.pins.Adopt(*session.attachment);
   is_broken_ = false;
-  connection_.Attach(std::move(session.socket), session.connection);
-  Dispatch();
+  try {
+    to_.pins.Adopt(*session.attachment);
+    const Status attached = connection_.Attach(std::move(session.socket), session.connection);
+    if (attached.ok()) {
+      Dispatch();
+    } else {
+      BreakUnheard(attached);
+    }
+  } catch (const std::bad_alloc&) {
+    Break(kNoMemory);  // who kept the role here would wait for it at the next connection
+  }
   Leave();
   connection_.WakeWaiting();
   to_.pins.OnConnected();
@@ -78,7 +93,7 @@ bool Reader::ReadOnce() {
               ? "the daemon closed the connection; the client goes on trying to connect"
               : "the connection to the daemon broke; the client goes on trying to connect");
   } catch (const std::bad_alloc&) {
-    Break("no memory for what the daemon sent; the connection is given up and made again");
+    Break(kNoMemory);
   }
   return false;
 }
@@ -222,6 +237,13 @@ void Reader::BreakOnAnswer(const Message& message, const char* why) noexcept {
   } catch (const std::bad_alloc&) {
     Break(why);
   }
+}
+
+// Else every asynchronous request would end at its deadline.
+void Reader::BreakUnheard(const Status& attached) {
+  Break(std::string(attached.what()) + " (errno " + std::to_string(attached.detail()) +
+        "): as many descriptors as fs.epoll.max_user_watches allows this user are listened to, or "
+        "memory is short; raise that limit; the connection is given up and made again");
 }
 
 void Reader::Break(std::string_view why) {

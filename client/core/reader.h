@@ -69,6 +69,7 @@ class Reader {
   void OnSegmentRevoke(const Message& message);
   void OnWorkOrder(const Message& message);
   void BreakOnAnswer(const Message& message, const char* why) noexcept;
+  void BreakUnheard(const Status& attached);
   void Break(std::string_view why);
   void Teardown();
 

@@ -57,7 +57,7 @@ Status Link::Open() {
   return Status::Ok();
 }
 
-void Link::Attach(GuardedFd socket, uint32_t connection, uint32_t frame_bytes_max) {
+Status Link::Attach(GuardedFd socket, uint32_t connection, uint32_t frame_bytes_max) {
   LockGuard sending(send_lock_);
   socket_ = std::move(socket);
   sender_ = FrameSender(frame_bytes_max);
@@ -67,8 +67,11 @@ void Link::Attach(GuardedFd socket, uint32_t connection, uint32_t frame_bytes_ma
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.u64 = kSocketTag;
-  epoll_ctl(epoll_fd_.get(), EPOLL_CTL_ADD, interest_fd_, &event);
+  if (epoll_ctl(epoll_fd_.get(), EPOLL_CTL_ADD, interest_fd_, &event) != 0) {
+    return Status(StatusCode::kNoSpace, "the background thread cannot listen to the socket", errno);
+  }
   connection_.store(connection);
+  return Status::Ok();
 }
 
 void Link::Detach() {

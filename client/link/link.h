@@ -28,7 +28,8 @@ class Link {
  public:
   // Makes the descriptors. kIo if the system gives none.
   Status Open();
-  void Attach(GuardedFd socket, uint32_t connection, uint32_t frame_bytes_max);
+  // kNoSpace if the system lets this user listen to no more: Detach is to follow.
+  Status Attach(GuardedFd socket, uint32_t connection, uint32_t frame_bytes_max);
   void Detach();
   // Number of the present connection; 0 while there is none.
   uint32_t connection() const { return connection_.load(); }

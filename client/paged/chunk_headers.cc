@@ -52,7 +52,7 @@ Result<std::unique_ptr<ChunkHeaders>> ChunkHeaders::Create(const Device& device,
 }
 
 ChunkHeaders::~ChunkHeaders() {
-  if (copied_ && copied_->Record(*stream_).ok()) (void)copied_->Await();
+  if (copied_) (void)copied_->AwaitAll(*stream_);
 }
 
 void ChunkHeaders::Write(std::byte* slot, uint32_t first_token_position) const {

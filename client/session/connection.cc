@@ -83,8 +83,8 @@ void Connection::SetAttachment(std::shared_ptr<Attachment> attachment) {
   refusal_ = Refusal();
 }
 
-void Connection::Attach(GuardedFd socket, uint32_t connection) {
-  link_.Attach(std::move(socket), connection, attachment_->geometry().frame_bytes_max);
+Status Connection::Attach(GuardedFd socket, uint32_t connection) {
+  return link_.Attach(std::move(socket), connection, attachment_->geometry().frame_bytes_max);
 }
 
 void Connection::Refuse(const Refusal& refusal) {

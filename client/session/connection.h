@@ -73,8 +73,9 @@ class Connection {
   // The handshake is done: `attachment` is the present one. Attach is to follow.
   // REQUIRES: the reader role.
   void SetAttachment(std::shared_ptr<Attachment> attachment);
-  // From here on messages are sent and received. REQUIRES: the reader role, SetAttachment.
-  void Attach(GuardedFd socket, uint32_t connection);
+  // From here on messages are sent and received. As Link::Attach. REQUIRES: the reader role,
+  // SetAttachment.
+  Status Attach(GuardedFd socket, uint32_t connection);
   // Who waits for a connection looks again.
   void WakeWaiting() { connecting_.WakeAll(); }
   // An attempt failed.

@@ -161,8 +161,7 @@ Status PagedCopier::UploadRows() {
   if (!done.ok()) return done.status();
   const CopyPiece piece{rows->address(), pinned->address(), byte_count};
   TERRACE_RETURN_IF_ERROR(stream->Copy(CopyDirection::kToDevice, {&piece, 1}));
-  TERRACE_RETURN_IF_ERROR(done->Record(*stream));
-  TERRACE_RETURN_IF_ERROR(done->Await());
+  TERRACE_RETURN_IF_ERROR(done->AwaitAll(*stream));
   rows_.emplace(std::move(rows).value());
   return Status::Ok();
 }

@@ -426,7 +426,7 @@ Status CopyLane::ScatterStage(Stage& stage, std::span<const PagedPage> pages, La
 void CopyLane::Drain() {
   if (!drained_) return;
   for (Stream* stream : {&pages_, slots_ ? &*slots_ : nullptr}) {
-    if (stream != nullptr && drained_->Record(*stream).ok()) (void)drained_->Await();
+    if (stream != nullptr) (void)drained_->AwaitAll(*stream);
   }
 }
 

@@ -1,5 +1,8 @@
 #include "cuda/host/stream.h"
 
+#include <chrono>
+#include <thread>
+
 namespace terrace {
 
 Result<Device> Device::Open(const DeviceOps& ops, const DeviceOpenOptions& options) {
@@ -82,6 +85,16 @@ Status Event::Record(Stream& stream) {
 Status Event::Query() const { return FromDeviceStatus(ops_->query_event(handle_)); }
 
 Status Event::Await() const { return FromDeviceStatus(ops_->await_event(handle_)); }
+
+Status Event::AwaitAll(Stream& stream) {
+  constexpr std::chrono::milliseconds kRecordPause{1};
+  Status recorded = Record(stream);
+  while (recorded.code() == StatusCode::kNoSpace) {
+    std::this_thread::sleep_for(kRecordPause);
+    recorded = Record(stream);
+  }
+  return recorded.ok() ? Await() : recorded;
+}
 
 Result<DeviceBuffer> DeviceBuffer::Allocate(const Device& device, DeviceMemory kind,
                                             uint64_t byte_count) {

@@ -74,6 +74,9 @@ class Event {
   // kOk: reached; kBusy: not yet; else what went wrong before it.
   Status Query() const;
   Status Await() const;
+  // Waits until nothing that is queued on `stream` is under way: where memory is short for that, it
+  // is recorded again. A device that refuses otherwise runs nothing any more, and says why.
+  Status AwaitAll(Stream& stream);
 
  private:
   Event(const DeviceOps& ops, EventHandle* handle) : ops_(&ops), handle_(handle) {}

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 
 #include <array>
@@ -345,6 +346,25 @@ TEST_F(PagedCacheProcess, WithAllEdgesNoByteIsWrongAndWithoutAnyOneSomeAre) {
 
 constexpr terrace_edge kHostEdge = {TERRACE_EDGE_HOST, 0, nullptr};
 
+// Whether `call` returns to a thread that was cancelled before it, which ends then.
+bool ReturnsCancelled(std::function<void()> call) {
+  struct Caller {
+    std::function<void()> call;
+    bool has_returned = false;
+  } caller{std::move(call)};
+  const auto run = [](void* self) -> void* {
+    pthread_cancel(pthread_self());
+    static_cast<Caller*>(self)->call();
+    static_cast<Caller*>(self)->has_returned = true;
+    pthread_testcancel();
+    return nullptr;
+  };
+  pthread_t thread;
+  void* result = nullptr;
+  return pthread_create(&thread, nullptr, run, &caller) == 0 &&
+         pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED && caller.has_returned;
+}
+
 class CPages : public testing::Test {
  protected:
   void SetUp() override {
@@ -431,6 +451,46 @@ class CPages : public testing::Test {
   uint64_t address_ = 0;
   char why_[512] = "";
 };
+
+TEST_F(CPages, ACancelledThreadReturnsFromCallsThatWaitForADevice) {
+  const terrace_pages_layout layout = LayoutOf(slab_);
+  EXPECT_TRUE(ReturnsCancelled(
+      [&] { terrace_pages_create(device_, &layout, &space_, &pages_, why_, sizeof(why_)); }));
+  terrace_write_lease write = {};
+  ASSERT_EQ(terrace_reserve(client_, group_, keys_.data(), 3, nullptr, &write), TERRACE_OK);
+  const std::array<uint64_t, 3> pages = {4, 2, 1};
+  terrace_page_list list = TERRACE_PAGE_LIST_INIT;
+  list.count = 3;
+  list.page_indexes = pages.data();
+  terrace_copy* copy = nullptr;
+  const auto store = [&] {
+    terrace_pages_store(pages_, &write, &list, kHostEdge, &copy, why_, sizeof(why_));
+  };
+  EXPECT_TRUE(ReturnsCancelled([&] {
+    store();
+    terrace_copy_destroy(copy);
+  }));
+  EXPECT_TRUE(ReturnsCancelled([&] {
+    store();
+    EXPECT_EQ(terrace_copy_page_reuse(copy, kHostEdge), TERRACE_OK);
+  }));
+  EXPECT_EQ(terrace_copy_wait(copy, kLongUs), TERRACE_OK);
+  terrace_copy_destroy(copy);
+  ASSERT_EQ(terrace_commit(client_, &write, nullptr, nullptr), TERRACE_OK);
+  terrace_write_lease_abort(&write);
+  terrace_read_lease read = {};
+  ASSERT_EQ(terrace_acquire(client_, group_, keys_.data(), 3, nullptr, &read), TERRACE_OK);
+  EXPECT_TRUE(ReturnsCancelled([&] {
+    terrace_pages_load(pages_, &read, &list, kHostEdge, &copy, why_, sizeof(why_));
+    EXPECT_EQ(terrace_copy_layer_ready(copy, 2, kHostEdge), TERRACE_OK);
+  }));
+  terrace_copy_destroy(copy);
+  terrace_read_lease_release(&read, 0);
+  EXPECT_TRUE(ReturnsCancelled([&] { terrace_pages_destroy(pages_); }));
+  pages_ = nullptr;
+  EXPECT_TRUE(ReturnsCancelled([&] { terrace_device_destroy(device_); }));
+  device_ = nullptr;
+}
 
 TEST_F(CPages, PagesOfASlabComeBackThroughTheLibrary) {
   EXPECT_STREQ(terrace_device_backend(device_), "host");

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "cuda/host/host_device.h"
+#include "short_device.h"
 #include "sim/sim_device.h"
 #include "tests/sim/paged_world.h"
 
@@ -237,6 +238,37 @@ TEST_P(PagedCopierTest, PagesThatCannotBeCopiedAreRefused) {
   const PageSlot without_slot[] = {{0, nullptr, nullptr}};
   refuses(without_slot);
   refuses(std::vector<PageSlot>(kPagesPerCallMax + 1, slots.For({0})[0]));
+}
+
+// Who is told so gives the slots up, and others write to them.
+// PROMISE: T26 a copy whose end finds no memory
+TEST_P(PagedCopierTest, AStoreThatFailsHalfWayHasEndedThoughItsEndIsHardToRecord) {
+  ShortDevice device;
+  const TestCache cache = MakeCache("nhd_packed", {.page_count = 8});
+  const PagedNest nest = Compile(cache, SlotOrder::kNhd);
+  auto copier = PagedCopier::Create(*device.device(), nest,
+                                    {.store_path = GetParam(), .load_path = GetParam()}, &why_);
+  ASSERT_TRUE(copier.ok()) << why_;
+  SlotMemory slots(nest, 2);
+  device.RefuseRecordings(3);  // its own, and two of those that are to say that all is over
+  EXPECT_EQ((*copier)->Store(slots.For({3, 5}), KvWritten::Already()).code(), StatusCode::kNoSpace);
+  EXPECT_EQ(device.under_way_count(), 0);
+  device.RefuseRecordings(3);
+  EXPECT_EQ((*copier)->Load(slots.For({3, 5}), DestinationFree::Already()).code(),
+            StatusCode::kNoSpace);
+  EXPECT_EQ(device.under_way_count(), 0);
+}
+
+TEST(PagedCopierMemory, IsNotFreedUnderACopyThatNoEventStandsBehind) {
+  ShortDevice device;
+  const TestCache cache = MakeCache("nhd_packed", {.page_count = 8});
+  std::string why;
+  Result<PagedNest> nest = CompileNest(cache.layout, {.order = SlotOrder::kNhd}, &why);
+  ASSERT_TRUE(nest.ok()) << why;
+  device.RefuseRecordings(2);
+  const auto copier = PagedCopier::Create(*device.device(), std::move(nest).value(), {}, &why);
+  EXPECT_TRUE(copier.ok()) << why;
+  EXPECT_EQ(device.freed_under_way_count(), 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Paths, PagedCopierTest,

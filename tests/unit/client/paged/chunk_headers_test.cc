@@ -7,6 +7,7 @@
 #include <array>
 #include <cstring>
 
+#include "short_device.h"
 #include "sim/sim_device.h"
 #include "terrace/chunk.h"
 #include "terrace/units.h"
@@ -120,6 +121,22 @@ TEST(ChunkHeaders, OfADeviceThatDoesNotAnswerAreNotWaitedForButByTheEnd) {
   EXPECT_EQ(headers->SetDeltas(wanted, blocks, pages, &why).code(), StatusCode::kBusy);
   headers.reset();
   EXPECT_FALSE(sim.Step()) << "a copy to memory that is gone";
+}
+
+TEST(ChunkHeaders, AreNotFreedUnderACopyThatNoEventStandsBehind) {
+  ShortDevice device;
+  DeviceBuffer slab =
+      std::move(DeviceBuffer::Allocate(*device.device(), DeviceMemory::kDevice, kSlotBytes))
+          .value();
+  auto headers = std::move(ChunkHeaders::Create(*device.device(), false, Space(), Rope())).value();
+  std::vector<PageSlot> pages = {{.slot = slab.address(), .is_in_device = true}};
+  const std::array<uint32_t, 1> wanted = {15}, blocks = {0};
+  std::string why;
+  device.RefuseRecordings(3);
+  EXPECT_EQ(headers->SetDeltas(wanted, blocks, pages, &why).code(), StatusCode::kNoSpace);
+  EXPECT_EQ(device.under_way_count(), 1);
+  headers.reset();
+  EXPECT_EQ(device.freed_under_way_count(), 0);
 }
 
 TEST_F(ChunkHeaderSlots, OfKeysWithoutPositionsTurnNothing) {
