@@ -124,6 +124,20 @@ def test_a_daemon_that_is_back_is_asked_at_once():
     assert not pause.is_on
 
 
+def test_requests_of_one_silence_are_one_failure_and_an_answer_ends_the_pause(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    pause = Pause(types.SimpleNamespace(boot_id=5))
+    for _ in range(50):  # late by the same hiccup
+        pause.note(False)
+    now[0] += 0.6
+    assert not pause.is_on
+    pause.note(False)
+    assert pause.is_on
+    pause.note(True)
+    assert not pause.is_on
+
+
 def test_a_pause_outlives_its_client(monkeypatch):
     class Client:
         boot_id = 5

@@ -212,3 +212,36 @@ def test_whatever_keeps_lost_bytes_from_being_stored_is_missed_where_it_is_left_
             one.close()
             peer.close()
     pytest.fail("40 seeds found nothing")
+
+
+def test_what_a_reset_has_run_anew_is_stored_when_it_is_computed(daemon, version):
+    """vLLM preempts all that runs, and may admit it again in the very next step: into blocks that
+    hold nothing yet, of more tokens than the request had computed before."""
+    wait_for_segments(daemon, 2)
+    engine = make_engine(daemon, random.Random(7), **version)
+    request = vllm_engine.Request("only", PROMPT[:6], 200, 8)
+    engine.add(request)
+    while request.num_computed_tokens < 150:
+        engine.step()
+    engine.reset_own_cache()
+    while engine.has_work:
+        engine.step()
+    expect_nothing_held(daemon, engine)
+    peer = make_engine(daemon, random.Random(8), **version)
+    peer.add(vllm_engine.Request("again", request.tokens[:-1], 1, 8))
+    while peer.has_work:
+        peer.step()  # compares each byte
+    expect_nothing_held(daemon, peer)
+
+
+def test_a_session_whose_prompt_grows_is_left_alone(daemon, version):
+    """vLLM puts the next tokens of such a request where one was that a block's hash has named."""
+    engine = make_engine(daemon, random.Random(7), **version)
+    request = vllm_engine.Request("only", PROMPT, 30, 8)
+    request.resumable = True
+    engine.add(request)
+    while engine.has_work:
+        engine.step()
+    with connect(daemon) as client:
+        assert client.stats()["domain"]["block_count"] == 0
+    expect_nothing_held(daemon, engine)

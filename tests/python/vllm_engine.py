@@ -289,7 +289,8 @@ class Engine(Pauses, Drafted):
             num_scheduled_tokens={}, work={},
             scheduled_cached_reqs=types.SimpleNamespace(
                 req_ids=[], resumed_req_ids=set(), new_block_ids=[], num_computed_tokens=[]))
-        self.preempted_between = set()
+        # Whom a reset has preempted may run again in the very next step, which says both.
+        self.preempted_before, self.preempted_between = set(self.preempted_between), set()
         self.states_of_this_step.clear()
         if not self.is_asleep:
             self.schedule_running(output)
@@ -436,7 +437,7 @@ class Engine(Pauses, Drafted):
     def schedule_waiting(self, output):
         skipped = []
         while self.waiting and len(self.running) < self.running_max and \
-                not output.preempted_req_ids:
+                not output.preempted_req_ids - self.preempted_before:
             request = self.waiting.popleft()
             if request.state == LOADING and request.request_id not in self.promoted:
                 skipped.append(request)
@@ -457,8 +458,8 @@ class Engine(Pauses, Drafted):
                 request.num_computed_tokens -= 1
         elif request.num_computed_tokens == 0:
             local, tables = self.local_hit(request)
-            if any((request.block_hashes[local - 1], group) in self.states_of_this_step
-                   for group in range(len(tables))) and local:
+            if local and any((request.block_hashes[local - 1], group) in self.states_of_this_step
+                             for group in range(len(tables))):
                 return "full"
             tokens, is_async = self.ask(request, local * self.block_tokens)
             if tokens is None:

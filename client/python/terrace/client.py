@@ -58,7 +58,9 @@ class Client:
         options = _native.ClientOptions(
             socket_path=text_of("socket_path", os.fspath(socket_path)),
             client_name=text_of("name", name),
-            default_deadline_us=microseconds(default_timeout_s), reconnect_backoff_ms_max=1000,
+            default_deadline_us=number("default_timeout_s in microseconds",
+                                       microseconds(default_timeout_s)),
+            reconnect_backoff_ms_max=1000,
             pending_requests_max=number("pending_requests_max", pending_requests_max),
             send_buffer_bytes_max=8 << 20, reply_spin_us=number("reply_spin_us", reply_spin_us),
             pinned_bytes_max=(1 << 64) - 1 if pinned_bytes_max is None

@@ -50,7 +50,9 @@ class Pause:
         if boot_id != self._boot_id:
             self._boot_id, self._failures, self._until = boot_id, 0, 0.0
         if has_answered:
-            self._failures = 0
+            self._failures, self._until = 0, 0.0
+            return
+        if time.monotonic() < self._until:  # others of the same silence
             return
         self._failures += 1
         if self._failures >= _FAILURES_MAX:
@@ -138,6 +140,10 @@ class Asker:
     def _send(self, function: Any, timeout_s: float, keys: Keys, hints: Optional[Hints],
               parent: Any, first_position: int, event_hashes: Any = None) -> Pending:
         pending = Pending(len(keys))
+        # The names of another daemon's keys: it was started anew since the first were made.
+        if event_hashes is not None and len(event_hashes) != len(keys):
+            pending.is_done = True
+            return pending
         if self.is_paused:
             pending.is_done = True
             return pending

@@ -55,7 +55,10 @@ class Questions:
                              "expected")
 
     def block_count(self, request: Any, token_count: int) -> int:
-        """Full blocks that can be shared: none while an adapter's weights are not known."""
+        """Full blocks that can be shared: none while an adapter's weights are not known, and none
+        of a session whose prompt grows: it puts other tokens where hashed ones were."""
+        if getattr(request, "resumable", False):
+            return 0
         if self._adapters.mask_of(request) is None:
             return 0
         if self._looks_ahead:

@@ -167,6 +167,10 @@ class SchedulerHalf:
         """vLLM has taken blocks for the request; external_tokens of them are ours to load."""
         tracked = self._track(request)
         tracked.table = [list(block_ids) for block_ids in table]
+        # Of a table that was given anew in the step of its preemption only what vLLM found itself
+        # is computed.
+        tracked.computed_tokens = min(tracked.computed_tokens,
+                                      tracked.fresh_from * self.block_tokens)
         lookup, tracked.lookup = tracked.lookup, None
         if lookup is not None and lookup.lease is not None:
             found_tokens = lookup.lease.block_count * self.block_tokens
