@@ -97,10 +97,9 @@ void SegmentPinner::Resume() {
   changed_.notify_all();
 }
 
-SegmentPinner::Step SegmentPinner::NextStep() const {
+SegmentPinner::Step SegmentPinner::NextStep(uint64_t now_us) const {
   if (!retired_.empty() && (pause_count_ == 0 || is_stopping_)) return Step::kRetire;
   if (is_stopping_) return Step::kEnd;
-  const uint64_t now_us = MonotonicUs();
   if (now_us >= tell_at_us_) return Step::kTell;
   const HostPins::Counts counts = pins_->counts();
   const bool may_register =
@@ -116,12 +115,13 @@ void SegmentPinner::Run() {
   pthread_setname_np(pthread_self(), "terrace-pins");
   std::unique_lock lock(mutex_);
   while (true) {
-    switch (NextStep()) {
+    const uint64_t now_us = MonotonicUs();
+    switch (NextStep(now_us)) {
       case Step::kEnd:
         return;
       case Step::kWait:
-        changed_.wait_until(
-            lock, At(turn_ == Turn::kAsked ? std::min(turn_until_us_, tell_at_us_) : tell_at_us_));
+        changed_.wait_until(lock, At(NextPinnerLookUs(now_us, tell_at_us_,
+                                                      turn_ == Turn::kAsked ? turn_until_us_ : 0)));
         break;
       case Step::kTell:
         tell_at_us_ = MonotonicUs() + kTellUs;

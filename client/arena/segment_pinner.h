@@ -11,6 +11,7 @@
 // INVARIANT: while paused nothing is registered, nor taken out before Stop.
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -25,6 +26,13 @@
 #include "terrace/status.h"
 
 namespace terrace::client {
+
+// When a pinner that has nothing to do at `now_us` looks again, if nobody wakes it before: it tells
+// its counts then, or gives up waiting for its turn, unless that time has passed (while it is
+// paused, or has no wish any more, it goes on without a turn later).
+constexpr uint64_t NextPinnerLookUs(uint64_t now_us, uint64_t tell_at_us, uint64_t turn_until_us) {
+  return turn_until_us > now_us ? std::min(tell_at_us, turn_until_us) : tell_at_us;
+}
 
 class SegmentPinner {
  public:
@@ -76,7 +84,7 @@ class SegmentPinner {
   enum class Step { kWait, kEnd, kRetire, kAsk, kRegister, kGiveBack, kTell };
 
   void Run();
-  Step NextStep() const;
+  Step NextStep(uint64_t now_us) const;
   void Ask(std::unique_lock<std::mutex>& lock);
   void RegisterNext(std::unique_lock<std::mutex>& lock);
   void Register(const Wish& wish);
