@@ -195,10 +195,7 @@ TEST_F(FsckTest, OfTwoEntriesOfABlockTheLaterStays) {
   const SlabFile slab = FirstSlab();
   const std::vector<SlabEntry> used = UsedEntries(slab);
   SlabEntry older = used.back();
-  const auto is_used = [&](uint32_t slot) {
-    return std::ranges::find(used, slot, &SlabEntry::slot) != used.end();
-  };
-  while (is_used(older.slot)) older.slot = (older.slot + 1) % slab.geometry.slot_count;
+  older.slot = used.front().slot;  // whose block is lost thereby
   ASSERT_GT(older.epoch, 0u);
   --older.epoch;
   const SlabReader writer(slab, secret_, SlabReader::Access::kReadWrite);
@@ -208,9 +205,9 @@ TEST_F(FsckTest, OfTwoEntriesOfABlockTheLaterStays) {
   EXPECT_EQ(report.problem_count(), 0u) << "each crash may leave some";
   EXPECT_EQ(report.repaired, 0u);
   EXPECT_EQ(report.catalog, FsckCatalog::kRewritten);
-  EXPECT_EQ(UsedEntries(slab).size(), used.size());
+  EXPECT_EQ(UsedEntries(slab).size(), used.size() - 1);
   EXPECT_EQ(Look().entries_outdated, 0u);
-  ExpectCatalogGives(kBlocks);
+  ExpectCatalogGives(kBlocks - 1);
 }
 
 TEST_F(FsckTest, DamagedPayloadIsFoundOnlyWhenVerifying) {
