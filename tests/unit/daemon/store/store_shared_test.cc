@@ -474,6 +474,7 @@ TEST(StoreShared, WhatWasKeptOfAGroupThatOthersHadForgottenIsNotGivenAgain) {
     host.Run();
     EXPECT_EQ(host.LocalCount(keys), 6u) << "another host's order is of the server";
     EXPECT_EQ(server.blocks.size(), 0u) << is_group_open;
+    host.world.clock.Advance(1);
     EXPECT_EQ(host.Put(StoreWorld::Keys(3, 9)), 3u);
     EXPECT_EQ(server.blocks.size(), 3u) << "what is new is given";
   }
