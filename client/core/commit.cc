@@ -28,37 +28,39 @@ uint16_t PartCount(const LeaseState& lease, const WrittenPart& part) {
   return static_cast<uint16_t>(lease.member(part.member).part_count());
 }
 
-// How many of these, in their order, are said within so many bytes: an entry for those that share
-// one, and the checksums. One at least.
-size_t PartsWithin(std::span<const WrittenPart> parts, uint64_t bytes_max) {
-  uint64_t said_bytes = sizeof(protocol::CommitRequest);
+// Parts in a row with equal flags share an entry.
+bool SharesEntry(const WrittenPart& before, const WrittenPart& part) {
+  return part.kind != WrittenPart::Kind::kAbsent && part.kind == before.kind &&
+         part.key_index == before.key_index && part.member == before.member &&
+         part.part_index == before.part_index + 1;
+}
+
+// That many are said within so many bytes, whatever they are.
+bool AreSurelyWithin(size_t part_count, uint64_t bytes_max) {
   constexpr uint64_t kPartBytesMax = sizeof(CommitEntry) + sizeof(Checksum);
-  if (said_bytes + parts.size() * kPartBytesMax <= bytes_max) return parts.size();
+  return sizeof(protocol::CommitRequest) + part_count * kPartBytesMax <= bytes_max;
+}
+
+// How many of these, in their order, are said within so many bytes. One at least.
+size_t PartsWithin(std::span<const WrittenPart> parts, uint64_t bytes_max) {
+  if (AreSurelyWithin(parts.size(), bytes_max)) return parts.size();
+  uint64_t said_bytes = sizeof(protocol::CommitRequest);
   for (size_t i = 0; i < parts.size(); ++i) {
-    const WrittenPart& part = parts[i];
-    const bool is_shared =
-        i > 0 && part.kind != WrittenPart::Kind::kAbsent && part.kind == parts[i - 1].kind &&
-        part.key_index == parts[i - 1].key_index && part.member == parts[i - 1].member &&
-        part.part_index == parts[i - 1].part_index + 1;
-    said_bytes += is_shared ? 0 : sizeof(CommitEntry);
-    said_bytes += part.kind == WrittenPart::Kind::kChecksummed ? sizeof(Checksum) : 0;
+    said_bytes += i > 0 && SharesEntry(parts[i - 1], parts[i]) ? 0 : sizeof(CommitEntry);
+    said_bytes += parts[i].kind == WrittenPart::Kind::kChecksummed ? sizeof(Checksum) : 0;
     if (said_bytes > bytes_max) return std::max<size_t>(i, 1);
   }
   return parts.size();
 }
 
-// Parts in a row with equal flags share an entry.
-bool Extends(const CommitEntry& entry, const WrittenPart& part) {
-  return part.kind != WrittenPart::Kind::kAbsent && entry.flags == FlagsOf(part.kind) &&
-         entry.key_index == part.key_index && entry.member == part.member &&
-         entry.part_first + entry.part_count == part.part_index;
-}
-
 void AppendEntries(Request& request) {
   const LeaseState& lease = *request.lease;
+  const WrittenPart* before = nullptr;
   for (const WrittenPart& part : request.written) {
     if (part.kind == WrittenPart::Kind::kChecksummed) request.checksums.push_back(part.checksum);
-    if (!request.entries.empty() && Extends(request.entries.back(), part)) {
+    const bool is_shared = before != nullptr && SharesEntry(*before, part);
+    before = &part;
+    if (is_shared) {
       ++request.entries.back().part_count;
       continue;
     }
@@ -79,6 +81,7 @@ void AppendEntries(Request& request) {
 
 bool IsOneCommit(LeaseState& lease, uint64_t bytes_max) {
   LockGuard guard(lease.write_lock);
+  if (AreSurelyWithin(lease.written.size(), bytes_max)) return true;
   lease.SortWritten();
   return PartsWithin(lease.written, bytes_max) == lease.written.size();
 }

@@ -209,7 +209,9 @@ Status ReadLease::CopyPart(uint32_t block_index, uint32_t member, uint32_t part_
                            std::span<std::byte> to) const {
   if (state_ == nullptr) return kNoLease;
   if (state_->owner->is_forked()) return kForked;
-  const std::byte* first = state_->ReadSlot(block_index, member);
+  // Before the slot: what a followed block is without is heard before the block is ready.
+  const bool is_readable = state_->is_part_readable(block_index, member, part_index);
+  const std::byte* const first = state_->ReadSlot(block_index, member);
   if (first == nullptr) {
     return Refused(*state_, "that member has no bytes there", [&] {
       return "block " + Number(block_index) + " of " + Number(state_->block_count) +
@@ -226,13 +228,10 @@ Status ReadLease::CopyPart(uint32_t block_index, uint32_t member, uint32_t part_
   if (part_index >= layout.part_count() || to.size() != layout.engine_part_bytes[part_index]) {
     return WrongSize(*state_, member, part_index, to.size());
   }
-  if (!state_->is_part_readable(block_index, member, part_index)) {
+  if (!is_readable) {
     return state_->is_valid.load() ? Status(StatusCode::kBusy, "that part is not ready yet")
                                    : kLeaseGone;
   }
-  // A followed block's member may have been declared absent since: that is heard before "ready" is.
-  first = state_->ReadSlot(block_index, member);
-  if (first == nullptr) return Status(StatusCode::kInvalid, "that member has no bytes there");
   const LeaseCopy copy(*state_);
   if (!state_->is_valid.load()) return kLeaseGone;
   const std::span<const std::byte> from(first + layout.part_offset_bytes[part_index],

@@ -140,11 +140,9 @@ class Asker:
     def _send(self, function: Any, timeout_s: float, keys: Keys, hints: Optional[Hints],
               parent: Any, first_position: int, event_hashes: Any = None) -> Pending:
         pending = Pending(len(keys))
-        # The names of another daemon's keys: it was started anew since the first were made.
-        if event_hashes is not None and len(event_hashes) != len(keys):
-            pending.is_done = True
-            return pending
-        if self.is_paused:
+        # Fewer names than keys are of a daemon that was started anew since the first were made.
+        are_names_fewer = event_hashes is not None and len(event_hashes) != len(keys)
+        if are_names_fewer or self.is_paused:
             pending.is_done = True
             return pending
         request = request_of(timeout_s, hints, first_position=first_position,
