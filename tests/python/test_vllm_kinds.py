@@ -133,7 +133,7 @@ def test_the_table_names_tests_that_are_there():
     found = list(rows())
     assert len(found) > 15
     for kind, verdict, why, tests in found:
-        require(verdict in ("served", "refused"), f"{kind}: {verdict}")
+        require(verdict in ("served", "refused", "left alone"), f"{kind}: {verdict}")
         require(why, f"{kind}: without a word")
         for name in re.findall(r"`(\w+\.py)::(\w+)`", tests):
             source = (ROOT / "tests" / "python" / name[0]).read_text()
