@@ -308,7 +308,8 @@ class World {
       values.emplace_back(TextOf(std::span(block).subspan(at, chunk.length_bytes)));
       at += chunk.length_bytes;
     }
-    if (manifest.length_bytes != block.size()) manifest.tail.push_back(std::byte{1});
+    // As a longer block would be: one that is asked for, too, is read right.
+    if (manifest.length_bytes != block.size()) manifest.tail.push_back(Content(block.size()));
     values.emplace_back(TextOf(EncodeManifest(manifest, FuzzSecret())));
     if (const uint32_t patched = choices.Byte(); patched > 0) {
       std::string& value = values[patched % values.size()];
