@@ -31,8 +31,8 @@ COVERAGE_MIN = 90
 INPUT_SECONDS_MAX = 25
 INPUT_MIB_MAX = 2048
 ALLOCATION_MIB_MAX = 256
-# Of replies that nest, the places in the program that memory was taken from would fill the rest of it
-# within minutes; whoever runs a finding again gets them whole.
+# Of replies that nest, the places in the program that memory was taken from would fill the rest of
+# it within minutes; whoever runs a finding again gets them whole.
 SANITIZER_OPTIONS = "malloc_context_size=6"
 WALL_FACTOR_MAX = 3  # of the seconds asked for: what waits for sockets takes little of a processor
 EXIT_SKIPPED = 77

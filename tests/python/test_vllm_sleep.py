@@ -40,8 +40,8 @@ def sleep(engine, chance):
 
 
 def drive_with_sleeps(chance, one, peer, count, sleeps_min=0):
-    """The peer loads what the sleeper has stored: every byte is compared. When it may sleep depends on
-    how long loads take: of a slow machine further requests, until it has slept often enough."""
+    """The peer loads what the sleeper has stored: every byte is compared. When it may sleep depends
+    on how long loads take: further requests come until it has slept often enough."""
     sleeps, numbers = [0], [0]
 
     def on_step():
