@@ -16,7 +16,9 @@ void PromisedHits::Deliver(CacheDomain& domain, uint32_t end) {
   if (end <= delivered_count_) return;
   const Group& group = *domain.groups[group_index_];
   HitRateCounts counts;
-  for (const protocol::BlockSpan& span : spans_) {
+  for (size_t i = next_span_; i < spans_.size() && spans_[i].first_block < end; ++i) {
+    const protocol::BlockSpan& span = spans_[i];
+    if (span.first_block + span.block_count <= end) next_span_ = i + 1;
     const uint32_t first = std::max(span.first_block, delivered_count_);
     const uint32_t span_end = std::min(span.first_block + span.block_count, end);
     if (first >= span_end) continue;

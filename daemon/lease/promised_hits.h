@@ -25,7 +25,8 @@ class PromisedHits {
         recompute_ns_per_token_(recompute_ns_per_token),
         spans_(std::move(spans)) {}
 
-  // Blocks [0, end) may be read.
+  // Blocks [0, end) may be read. All calls together look at each span once, and once more for each
+  // call that ends within it.
   void Deliver(CacheDomain& domain, uint32_t end);
   void DeliverAll(CacheDomain& domain) { Deliver(domain, block_count_); }
   // Blocks from `from` on will not come.
@@ -36,8 +37,9 @@ class PromisedHits {
   uint32_t group_index_ = 0;
   uint32_t block_count_ = 0;      // promised, and not lost
   uint32_t delivered_count_ = 0;  // the first ones
+  size_t next_span_ = 0;          // of spans_, the first with blocks that were not delivered
   uint32_t recompute_ns_per_token_ = 0;
-  std::vector<protocol::BlockSpan> spans_;
+  std::vector<protocol::BlockSpan> spans_;  // by first_block
 };
 
 }  // namespace terrace

@@ -145,7 +145,7 @@ bool Adoption::DropParked() {
       is_room |= sessions_.empty() && taken.byte_count > 0;
     }
   }
-  if (is_room) ReleaseSome(SIZE_MAX);
+  if (is_room) ReleaseSome(kRowsPerStepMax);  // Step() does the rest
   return is_room;
 }
 

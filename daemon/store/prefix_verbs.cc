@@ -391,36 +391,12 @@ std::vector<BlockRange> ReadyPathOf(const Caller& caller, const KeysQuery& query
   return path;
 }
 
-// WalkOn() of so many blocks that have every local member's bytes.
-void WalkOnReady(const Group& group, uint32_t block_count, PrefixWalk* walk) {
-  walk->walked_count += block_count;
-  walk->usable_count = walk->walked_count;
-  walk->window_runs.assign(group.windowed_count(), walk->walked_count);
-}
-
 // The run was asked for to its end, and had to be promoted there: what comes next may be asked for
 // next.
 void ReadOn(const Caller& caller, uint32_t block_count, bool is_finished, const PrefixWalk& walk) {
   if (is_finished || walk.read_on == kBlockNone || block_count != walk.walked_count) return;
   caller.rooms->mover.ReadAheadOf(walk.read_on);
   caller.rooms->mover.Step();
-}
-
-// How many blocks of the lease are usable. What left it meanwhile may have been part of a window.
-uint32_t UsableCount(const Caller& caller, const Lease& lease, PrefixWalk* walk) {
-  const CacheDomain& domain = caller.domain();
-  if (lease.entries.size() >= walk->usable_count) return walk->usable_count;
-  *walk = {.first_position = walk->first_position};
-  for (const LeaseEntry& entry : lease.entries) {
-    uint64_t members = ~uint64_t{0};
-    if (entry.block != kBlockNone) {
-      const Block& b = domain.block(entry.block);
-      members = (entry.flags & kEntryOnDevice) != 0 ? b.lower[domain.device_tier].member_mask
-                                                    : MembersOf(domain, b);
-    }
-    if (!WalkOn(*caller.group, members, walk)) break;
-  }
-  return walk->usable_count;
 }
 
 }  // namespace
@@ -532,8 +508,9 @@ void AcquireOperation::Finish(const KeysQuery& query) {
   const LeaseId id = is_open ? caller.domain().leases.Find(token) : kLeaseNone;
   uint32_t block_count = 0;
   if (id != kLeaseNone && caller.domain().leases.at(id).phase == LeasePhase::kBuilding) {
-    block_count = UsefulBlocks(query, *caller.group,
-                               UsableCount(caller, caller.domain().leases.at(id), &answer_->walk));
+    // What has left it meanwhile may have been what made a window whole.
+    const size_t entry_count = caller.domain().leases.at(id).entries.size();
+    block_count = UsefulBlocks(query, *caller.group, UsableWithin(answer_->walk, entry_count));
     caller.rooms->waiters.Truncate(id, block_count, StatusCode::kNotFound);
     if (block_count > 0) ReadOn(caller, block_count, answer_->is_finished, answer_->walk);
   }
@@ -644,7 +621,7 @@ void PrefetchOperation::Finish(const KeysQuery& query) {
     const LeaseId lease = caller.rooms->pending.at(pending).lease;
     block_count =
         UsefulBlocks(query, *caller.group,
-                     UsableCount(caller, caller.domain().leases.at(lease), &answer_->walk));
+                     UsableWithin(answer_->walk, caller.domain().leases.at(lease).entries.size()));
     waiters.Truncate(lease, block_count, StatusCode::kNotFound);
     if (block_count > 0) ReadOn(caller, block_count, answer_->is_finished, answer_->walk);
     waiters.Arm(pending, store.DeadlineUs(query.hints));

@@ -69,7 +69,7 @@ size_t WorthLoading(const Caller& caller, const KeysQuery& query, const PrefixWa
   const auto first = static_cast<size_t>(std::ranges::find_if(found, HasToCome) - found.begin());
   if (first == found.size()) return held.size();
   const CacheDomain& domain = caller.domain();
-  PrefixWalk walked = walk;
+  PrefixWalk walked = walk.Onwards();
   uint32_t usable_before = walk.usable_count;
   size_t best = first;
   int64_t most_saved_us = 0;

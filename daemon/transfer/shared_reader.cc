@@ -28,15 +28,15 @@ SharedReader::SharedReader(CacheDomain& domain, Residency& residency, Evictor& e
 std::vector<BlockId> SharedReader::Expect(const KeysQuery& query, size_t from_index, BlockId parent,
                                           size_t count_max) {
   std::vector<BlockId> ids;
-  if (findings_.empty() || !is_on()) return ids;
+  if (findings_.is_empty() || !is_on()) return ids;
   const Group& group = *d_.groups[query.group_index];
   const uint64_t now_us = d_.NowUs();
-  std::vector<Finding> found;
+  std::vector<SharedFinding> found;
   const size_t end = std::min(query.keys.size(), from_index + count_max);
   for (size_t i = from_index; i < end; ++i) {
-    const auto finding = findings_.find({group.id(), query.keys[i]});
-    if (finding == findings_.end() || finding->second.until_us <= now_us) break;
-    found.push_back(finding->second);
+    const SharedFinding* const finding = findings_.Find({group.id(), query.keys[i]}, now_us);
+    if (finding == nullptr) break;
+    found.push_back(*finding);
   }
   if (found.empty() || !IsWorth(query, found.size())) return ids;
   const bool is_chain = !(query.flags & protocol::kKeysFlat);
@@ -51,7 +51,7 @@ std::vector<BlockId> SharedReader::Expect(const KeysQuery& query, size_t from_in
     if (id == kBlockNone) break;
     residency_.lifecycle.Expect(id);
     arrivals_[id] = {.finding = found[i]};
-    findings_.erase({group.id(), key});
+    findings_.Forget({group.id(), key});
     ids.push_back(id);
     parent = id;
   }
@@ -206,7 +206,7 @@ void SharedReader::ForgetCopy(BlockId id) {
 
 // Two hosts stored members of one block at once, and each won some: nobody can ever use it, and
 // nobody could store it whole.
-void SharedReader::EraseMixed(BlockId id, const Finding& finding) {
+void SharedReader::EraseMixed(BlockId id, const SharedFinding& finding) {
   const Group& group = d_.group_of(d_.block(id));
   for (const LocalMember& local : group.locals()) {
     d_.options.shared.tier->Drop({.group = group.id(),

@@ -20,6 +20,7 @@
 
 #include "daemon/residency/evictor.h"
 #include "daemon/residency/residency.h"
+#include "daemon/transfer/shared_findings.h"
 #include "daemon/transfer/shared_names.h"
 #include "daemon/transfer/verifier.h"
 #include "src/slot_pool.h"
@@ -31,9 +32,6 @@ class SharedReader {
   static constexpr uint32_t kSeeksMax = 256;
   static constexpr uint32_t kSeekNamesMax = 4096;
   static constexpr uint32_t kSeekWaitersMax = 4096;
-  static constexpr uint32_t kFindingsMax = 64 * 1024;
-  // So long a finding is believed: the request it was made for comes at once.
-  static constexpr uint64_t kFindingUs = kUsPerSecond;
 
   // `listener` is told of blocks that have arrived.
   SharedReader(CacheDomain& domain, Residency& residency, Evictor& evictor, Verifier& verifier,
@@ -84,24 +82,8 @@ class SharedReader {
     uint32_t deadline = kHandleNone;
     uint32_t stamp = 0;
   };
-  struct Finding {
-    uint64_t member_mask = 0;
-    BlockKey run;
-    uint32_t position = 0;
-    uint64_t until_us = 0;
-  };
-  struct FindingKey {
-    GroupId group;
-    BlockKey key;
-    friend bool operator==(const FindingKey&, const FindingKey&) = default;
-  };
-  struct FindingKeyHash {
-    size_t operator()(const FindingKey& key) const {
-      return static_cast<size_t>(key.key.low ^ key.group.low * 0x9E3779B97F4A7C15);
-    }
-  };
   struct Arrival {
-    Finding finding;
+    SharedFinding finding;
     uint32_t next_local = 0;  // the first member that has not begun
     uint32_t in_flight_count = 0;
     uint64_t asked_mark = 0;  // asked_bytes_ when it was asked for, with it
@@ -127,7 +109,7 @@ class SharedReader {
   bool Accept(BlockId id, uint32_t local_index, const BlockRecord& record, Arrival* arrival);
   void FinishIfDone(BlockId id);
   void Publish(BlockId id, const Arrival& arrival);
-  void EraseMixed(BlockId id, const Finding& finding);
+  void EraseMixed(BlockId id, const SharedFinding& finding);
   // The tier does not have it.
   void ForgetCopy(BlockId id);
   // An arriving block does not come.
@@ -140,8 +122,7 @@ class SharedReader {
   VerifierListener& listener_;
   SlotPool<SeekJob> seeks_;
   uint32_t seek_count_ = 0;  // so far: the stamps
-  // Looked up; what is old is taken out whatever the order.
-  std::unordered_map<FindingKey, Finding, FindingKeyHash> findings_;
+  SharedFindings findings_;
   std::unordered_map<BlockId, Arrival> arrivals_;  // of expected and arriving blocks
   std::deque<BlockId> begun_;                      // with members still to begin
   uint64_t asked_bytes_ = 0, begun_bytes_ = 0;     // since the start

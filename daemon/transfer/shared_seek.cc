@@ -30,8 +30,7 @@ Status SharedReader::Seek(const KeysQuery& query, size_t from_index, uint64_t un
   if (!is_on()) return Status::Ok();
   const Group& group = *d_.groups[query.group_index];
   const BlockKey& first = query.keys[from_index];
-  const auto known = findings_.find({group.id(), first});
-  if (known != findings_.end() && known->second.until_us > d_.NowUs()) return Status::Ok();
+  if (findings_.Find({group.id(), first}, d_.NowUs()) != nullptr) return Status::Ok();
   if (group.locals().empty() || !IsWorth(query, query.keys.size() - from_index)) {
     return Status::Ok();
   }
@@ -122,8 +121,7 @@ void SharedReader::OnProbed(uint64_t probe_id, Status status, const std::vector<
 void SharedReader::Remember(const SeekJob& seek, const std::vector<bool>& is_present) {
   const size_t member_count = seek.member_bits.size();
   TERRACE_CHECK(is_present.size() == seek.sought.size() * member_count, "an answer for every name");
-  const uint64_t until_us = d_.NowUs() + kFindingUs;
-  for (size_t i = 0; i < seek.sought.size() && findings_.size() < kFindingsMax; ++i) {
+  for (size_t i = 0; i < seek.sought.size(); ++i) {
     uint64_t member_mask = 0;
     for (size_t m = 0; m < member_count; ++m) {
       if (is_present[i * member_count + m]) member_mask |= seek.member_bits[m];
@@ -134,17 +132,15 @@ void SharedReader::Remember(const SeekJob& seek, const std::vector<bool>& is_pre
       if (here.empty()) d_.shared_copies.Remove({seek.group, seek.sought[i].key});
       return;
     }
+    const SharedFinding finding{
+        .member_mask = member_mask, .run = seek.sought[i].run, .position = seek.sought[i].position};
+    if (!findings_.Add({seek.group, seek.sought[i].key}, finding, d_.NowUs())) return;
     ++counts_.blocks_found;
-    findings_[{seek.group, seek.sought[i].key}] = {.member_mask = member_mask,
-                                                   .run = seek.sought[i].run,
-                                                   .position = seek.sought[i].position,
-                                                   .until_us = until_us};
   }
 }
 
 void SharedReader::Tick() {
-  const uint64_t now_us = d_.NowUs();
-  std::erase_if(findings_, [now_us](const auto& entry) { return entry.second.until_us <= now_us; });
+  findings_.Expire(d_.NowUs());
   Step();
 }
 
