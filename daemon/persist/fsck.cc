@@ -1,7 +1,6 @@
 #include "daemon/persist/fsck.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,6 +18,8 @@
 #include "daemon/persist/slab_files.h"
 #include "terrace/lock_holder.h"
 #include "terrace/space.h"
+#include "terrace/units.h"
+#include "tiers/disk/disk_lock.h"
 
 namespace terrace {
 namespace {
@@ -28,6 +29,7 @@ namespace fs = std::filesystem;
 constexpr size_t kBatchSlots = 1024;
 constexpr uint64_t kProgressBytes = 256 * kMiB;
 constexpr size_t kNotListed = SIZE_MAX;
+constexpr uint64_t kLockWaitUs = 30 * kUsPerSecond;  // of a daemon that was killed just now
 
 // The lock of a domain's directory, as the daemon takes it.
 class DirectoryLock {
@@ -55,10 +57,19 @@ Status DirectoryLock::Take(const std::string& directory, std::string* why) {
     *why = "cannot open " + path + ": " + std::strerror(errno) + ". Run it as the daemon's user";
     return Status(StatusCode::kIo, "cannot open a lock", errno);
   }
-  if (flock(fd_, LOCK_EX | LOCK_NB) != 0) {
-    *why = directory + " is in use by " + LockHolder::Read(fd_).Text() +
-           ": stop the daemon first, or ask it with --online";
+  const LockRefusal refusal = TakeLock(fd_, kLockWaitUs);
+  if (refusal.error == EWOULDBLOCK) {
+    *why = directory + " is in use by " + refusal.holder.Text() +
+           (refusal.is_alive ? ": stop the daemon first, or ask it with --online"
+                             : ", which is not seen here. If it has ended, the drive has not "
+                               "answered its requests yet: see dmesg, and try again. If it runs in "
+                               "another container, stop it there");
     return Status(StatusCode::kBusy, "the domain is in use");
+  }
+  if (refusal.error != 0) {
+    *why = "cannot lock " + path + ": " + std::strerror(refusal.error) +
+           ". The file system must support flock";
+    return Status(StatusCode::kIo, "cannot take a lock", refusal.error);
   }
   if (is_writable) LockHolder::NameMyself(fd_);
   return Status::Ok();

@@ -2,11 +2,8 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <poll.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,29 +15,18 @@
 #include <utility>
 
 #include "terrace/check.h"
-#include "terrace/lock_holder.h"
 #include "terrace/open_file.h"
 #include "terrace/units.h"
+#include "tiers/disk/disk_lock.h"
 
 namespace terrace {
 namespace {
-
-constexpr uint64_t kLockStepUs = 5'000;
 
 Status IoStatus(const char* what) { return Status(StatusCode::kIo, what, errno); }
 
 // What errno says of it.
 std::string Sentence(const std::string& what, const std::string& name, const std::string& remedy) {
   return what + " " + name + ": " + std::strerror(errno) + ". " + remedy;
-}
-
-// Whether it is seen from here and has not ended; true if it is not known which process that is.
-bool IsAlive(const LockHolder& holder) {
-  if (holder.pid == 0) return true;
-  const OpenFile process(static_cast<int>(::syscall(SYS_pidfd_open, holder.pid, 0)));
-  if (process.fd() < 0) return errno != ESRCH;
-  pollfd ended{.fd = process.fd(), .events = POLLIN, .revents = 0};
-  return ::poll(&ended, 1, 0) == 0;
 }
 
 bool IsPlainName(const std::string& name) {
@@ -141,30 +127,20 @@ Status DiskFiles::Lock(std::string* why) {
     *why = Sentence("cannot open", path, "It must be writable by uid " + std::to_string(geteuid()));
     return status;
   }
-  int refused = 0;
-  bool is_alive = false;
-  LockHolder holder;
-  for (uint64_t waited_us = 0;; waited_us += kLockStepUs) {
-    refused = ::flock(lock_fd_, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
-    if (refused != EWOULDBLOCK) break;
-    holder = LockHolder::Read(lock_fd_);
-    is_alive = IsAlive(holder);
-    if (is_alive || waited_us >= options_.lock_wait_us) break;
-    ::usleep(kLockStepUs);
+  const LockRefusal refusal = TakeLock(lock_fd_, options_.lock_wait_us);
+  if (refusal.error == EWOULDBLOCK) {
+    *why = options_.directory + " is in use by " + refusal.holder.Text() +
+           (refusal.is_alive ? ". Stop it, or give this one another path"
+                             : ", which is not seen here. If it has ended, the drive has not "
+                               "answered its requests yet: see dmesg, and start again. If it "
+                               "runs in another container, stop it, or give this one another "
+                               "path");
+    return Status(StatusCode::kBusy, "another process uses the directory");
   }
-  if (refused != 0) {
-    errno = refused;
-    const Status status = refused == EWOULDBLOCK
-                              ? Status(StatusCode::kBusy, "another process uses the directory")
-                              : IoStatus("locking the disk's directory");
-    *why = status.code() == StatusCode::kBusy
-               ? options_.directory + " is in use by " + holder.Text() +
-                     (is_alive ? ". Stop it, or give this one another path"
-                               : ", which is not seen here. If it has ended, the drive has not "
-                                 "answered its requests yet: see dmesg, and start again. If it "
-                                 "runs in another container, stop it, or give this one another "
-                                 "path")
-               : Sentence("cannot lock", path, "The file system must support flock");
+  if (refusal.error != 0) {
+    errno = refusal.error;
+    const Status status = IoStatus("locking the disk's directory");
+    *why = Sentence("cannot lock", path, "The file system must support flock");
     return status;
   }
   LockHolder::NameMyself(lock_fd_);

@@ -1,16 +1,22 @@
 #include "daemon/persist/fsck.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <thread>
 
 #include "daemon/persist/slab_files.h"
 #include "sim/disk_domain.h"
+#include "terrace/open_file.h"
 
 namespace terrace {
 namespace {
@@ -150,6 +156,27 @@ TEST_F(FsckTest, DomainInUseIsRefusedAndTheProcessNamed) {
   const Status status = RunFsck(OptionsOf(FsckPayloads::kLeave, FsckMode::kLook), &report, &why);
   EXPECT_EQ(status.code(), StatusCode::kBusy);
   EXPECT_THAT(why, HasSubstr("in use by process " + std::to_string(getpid())));
+}
+
+// Its lock is given up when its drive has answered.
+TEST_F(FsckTest, OfOneThatWasKilledTheEndIsAwaited) {
+  LeaveBlocks(Ending::kClean);
+  const pid_t killed = fork();
+  if (killed == 0) _exit(0);
+  ASSERT_EQ(waitpid(killed, nullptr, 0), killed);
+  const OpenFile lock(open((directories_[0] + "/lock").c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_EQ(flock(lock.fd(), LOCK_EX), 0);
+  const std::string name = std::to_string(killed);
+  ASSERT_EQ(ftruncate(lock.fd(), 0), 0);
+  ASSERT_EQ(pwrite(lock.fd(), name.data(), name.size(), 0), static_cast<ssize_t>(name.size()));
+  std::thread drive([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    flock(lock.fd(), LOCK_UN);
+  });
+  FsckReport report;
+  std::string why;
+  EXPECT_TRUE(RunFsck(OptionsOf(FsckPayloads::kLeave, FsckMode::kLook), &report, &why).ok()) << why;
+  drive.join();
 }
 
 TEST_F(FsckTest, MissingDirectoryIsNotAnEmptyDomain) {
