@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("vllm.terrace")
 _LAYOUT_WAIT_S = 1.0
+# A lookup a request, and stores beside them: as many as a daemon lets a session have on their way.
+_PENDING_REQUESTS_MAX = 1024
 
 
 class SchedulerRole(Role):
@@ -40,6 +42,7 @@ class SchedulerRole(Role):
         self._sleep_count = 0  # of the workers' KV caches, as far as they have said
         self._orphans: List[Load] = []  # promised, and turned off since
         self.events: Optional["KvEvents"] = None
+        self._client_options["pending_requests_max"] = _PENDING_REQUESTS_MAX
         if self.settings.socket is not None:
             self._presence = Presence(logger, self.settings.socket)
         self.connect()
