@@ -2,7 +2,7 @@
 MultiConnector has the first one load that has something, and tells the others of no tokens."""
 import types
 
-from vllm_engine_worker import NULL, require
+from vllm_engine_worker import require
 
 RUNNING, LOADING = "running", "loading"
 
@@ -109,7 +109,8 @@ class Siblings:
 
     def rewind(self, bad):
         """As vLLM does with what runs on blocks that were not filled: it is computed again from the
-        first of them on, and what was computed of it meanwhile is dropped."""
+        first of them on, and what was computed of it meanwhile is dropped. They stay in its own
+        cache: whoever hits them there before that reads what they hold."""
         for request in self.requests.values():
             if request.state != RUNNING or bad.isdisjoint(request.tables[0]):
                 continue
@@ -118,11 +119,6 @@ class Siblings:
                 continue
             request.num_computed_tokens = first * self.block_tokens
             request.preemptions += 1  # results under way are another time's
-            request.cached_count = min(request.cached_count, first)
-            for block_id in request.tables[0][first:]:
-                if block_id != NULL and self.hash_of[block_id] is not None:
-                    self.cached.pop(self.hash_of[block_id], None)
-                    self.hash_of[block_id] = None
             self.counts["rewound"] += 1
 
     def reads_bad(self, worker, work):
