@@ -20,6 +20,7 @@ NEEDS = {"test_torch.py": ["pytest", "torch"], "test_handoff.py": ["pytest", "to
          "test_vllm_device.py": ["pytest", "torch", "numpy"],
          "test_vllm_sleep.py": ["pytest", "torch", "numpy"],
          "test_vllm_threads.py": ["pytest", "torch", "numpy"],
+         "test_vllm_siblings.py": ["pytest", "torch", "numpy"],
          "test_vllm_hooks.py": ["pytest", "torch", "numpy"],
          "test_vllm_codec.py": ["pytest", "torch", "numpy"],
          "test_vllm_heads.py": ["pytest", "torch", "numpy"],

@@ -1,13 +1,14 @@
 """What kv_connector_extra_config may say, and when a daemon that was away is asked again."""
 import random
+import signal
 import time
 import types
 
 import pytest
 
 from vllm_driver import expect_nothing_held, make_engine, run_prompt, terrace
-from conftest import connect, kept_out
-from terrace.requests import Pause
+from conftest import LONG_S, SPACE, connect, kept_out
+from terrace.requests import Asker, Pause
 
 Settings = terrace.vllm.settings.Settings
 
@@ -151,3 +152,23 @@ def test_a_pause_outlives_its_client(monkeypatch):
     monkeypatch.setattr(Client, "boot_id", property(closed))
     pause.note(False)
     assert pause.is_on
+
+
+def test_what_a_client_refuses_itself_is_no_silence_of_the_daemon(daemon):
+    with connect(daemon, pending_requests_max=2) as client:
+        group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
+        keys = group.hash(list(range(32)))
+        asker = Asker(group, LONG_S)
+        daemon.process.send_signal(signal.SIGSTOP)
+        sent = [asker.acquire(keys) for _ in range(2)]
+        refused = [asker.acquire(keys) for _ in range(5)]
+        assert all(pending.is_done for pending in refused) and asker.pending_count == 2
+        assert not asker.is_paused
+        daemon.process.send_signal(signal.SIGCONT)
+        assert all(asker.wait(pending, LONG_S) for pending in sent)
+
+
+def test_a_scheduler_may_have_a_lookup_of_every_request_on_its_way(daemon):
+    engine = make_engine(daemon, random.Random(7))
+    assert engine.connector.side.client.pending_requests_max == 1024
+    engine.close()

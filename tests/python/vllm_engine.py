@@ -23,6 +23,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm_engine_drafts import Drafted
 from vllm_engine_pauses import Pauses
 from vllm_engine_request import FINISHED, LOADING, RUNNING, WAITING, Request
+from vllm_engine_siblings import Siblings
 from vllm_engine_worker import (NULL, ChunkedLocalAttentionSpec, FullAttentionSpec, HostMemory,
                                 MambaSpec, MLAAttentionSpec, SlidingWindowMLASpec,
                                 SlidingWindowSpec, Worker, require)
@@ -60,19 +61,20 @@ def _window_of(window):
     return 1 if window == STATE else window - 1 if window else 0
 
 
-class Engine(Pauses, Drafted):
+class Engine(Pauses, Drafted, Siblings):
     """One instance. `random` decides what a real one would leave to chance. stages: how many layers
     of each KV cache group each pipeline stage has; None: one stage with `layers` of each. shards:
     tensor parallel ranks that share out the tokens of a block; a spec has one shard's. beside: the
     connector is one of a MultiConnector's, whose handshake this is; False: it has none. draft_*:
-    see Drafted. kv_heads: the model's, which tensor parallel ranks share out; None: 2 a rank."""
+    see Drafted. sibling: see Siblings. kv_heads: the model's, which tensor parallel ranks share
+    out; None: 2 a rank."""
 
     def __init__(self, make_connector, random, *, socket, tp_size=1, block_count=40,
                  block_tokens=8, layers=2, page_shape=(2, 8, 16), chunk_tokens=24, running_max=6,
                  windows=(0,), stages=None, depth=1, shards=1, is_latent=False,
                  memory=HostMemory, zeroes=None, beside=None, worker=Worker, kernels=None,
                  cache_dtype="auto", publishes=False, draft_groups=(), draft_max=None,
-                 draft_method="eagle", kv_heads=None, **extra):
+                 draft_method="eagle", kv_heads=None, sibling=None, **extra):
         self.publishes, self.events = publishes, []  # KV events
         self.zeroes, self.to_zero = zeroes, []  # new attention blocks, "v1" or "v2": when
         stages = stages or [[layers] * len(windows)]
@@ -119,6 +121,7 @@ class Engine(Pauses, Drafted):
                        list(zip(firsts, stage)), page_shape, memory())
                 for tp_rank in range(tp_size)]
         self._shake_hands(tp_size, beside)
+        self.begin_siblings(sibling)
         self.is_asleep = False
         self.steps = []  # scheduled: what the workers get, and what becomes of it
         self.updated = 0  # steps whose results have been seen
@@ -130,8 +133,7 @@ class Engine(Pauses, Drafted):
         self.running = []
         self.requests = {}
         self.reported = collections.Counter()  # finished_recving, by how many ranks
-        self.promoted = {}
-        self.states_of_this_step = set()
+        self.promoted, self.states_of_this_step = {}, set()
         self.handed = {}  # of this step, by request
         self.preempted_between = set()  # two steps
         self.counts = collections.Counter()
@@ -297,6 +299,8 @@ class Engine(Pauses, Drafted):
             self.schedule_waiting(output)
         output.kv_connector_block_state = types.SimpleNamespace(boundary_state_offloads=self.handed)
         self.handed = {}
+        output.its_loads, self.new_loads = self.new_loads, []
+        output.our_ids, self.our_ids = self.our_ids, set()
         output.new_block_ids_to_zero = self.to_zero if self.zeroes else None
         self.to_zero = []
         self.steps.append((pickle.dumps(self.connector.build_connector_meta(output)), output))
@@ -474,9 +478,7 @@ class Engine(Pauses, Drafted):
             del self.to_zero[zeroed_count:]  # the load fills them
         if request.state != LOADING:
             request.cached_count = local
-        blocks = types.SimpleNamespace(
-            get_block_ids=lambda: tuple(list(table) for table in request.tables))
-        self.connector.update_state_after_alloc(request, blocks, tokens)
+        is_its = self.tell_allocated(request, tokens, local)
         if is_async:
             request.state = LOADING
             end = local + tokens // self.block_tokens
@@ -484,6 +486,8 @@ class Engine(Pauses, Drafted):
                                    if b != NULL]
             request.num_computed_tokens = start
             self.draft_loaded(request, local, end)
+            if is_its:
+                return "loading"
             self.counts["loaded_tokens"] += tokens
             sources = self.connector.get_external_cache_hit_sources(request, tokens)
             require(sum(sources.values()) == tokens, f"sources of {tokens} tokens: {sources}")
@@ -527,9 +531,11 @@ class Engine(Pauses, Drafted):
         if tokens is None:
             self.counts["asked_again"] += 1
             return None, False
+        tokens, is_async = self.choose(request, local_tokens, (tokens, is_async))
         require(tokens % self.block_tokens == 0, f"{tokens} tokens are not whole blocks")
         require(not (is_async and tokens == 0), "an asynchronous load of nothing")
-        require(tokens == 0 or is_async, "a synchronous load")
+        require(tokens == 0 or is_async or request.request_id in self.its_hits,
+                "a synchronous load")
         require(local_tokens + tokens <= request.num_tokens, "more tokens than the request has")
         return tokens, is_async
 
@@ -547,6 +553,7 @@ class Engine(Pauses, Drafted):
         if self.zeroes == "v1":
             worker.zero(output.new_block_ids_to_zero)
         connector.bind_connector_metadata(metadata)
+        self.run_its_loads(worker, output)
         loads_first = self.random.random() < 0.5
         if loads_first:
             connector.start_load_kv(None)
@@ -569,18 +576,19 @@ class Engine(Pauses, Drafted):
         request, start, end = work.request, work.start, work.start + work.count
         full = start // self.block_tokens
         weights = worker.weights_of(request.lora_request)
+        is_wrong = self.reads_bad(worker, work)
         for group, table in enumerate(work.tables):
             if self.is_state[group]:
                 self.advance_state(worker, request, table, group, start, end)
                 continue
-            for i in range(self.first_kept(group, start), full):
+            for i in range(self.first_kept(group, start), 0 if is_wrong else full):
                 worker.check(table[i], group, self.content(work, group, i), weights,
                              f"{request.request_id}: wrong bytes in block {i} of group {group} of "
                              f"rank {worker.rank}")
             for i in range(full, -(-end // self.block_tokens)):
                 is_full = (i + 1) * self.block_tokens <= end
-                worker.write(table[i], group, self.content(work, group, i) if is_full else None,
-                             weights)
+                self.write_computed(worker, table[i], group, self.content(work, group, i)
+                                    if is_full else None, weights, is_wrong)
 
     def advance_state(self, worker, request, table, group, start, end):
         weights = worker.weights_of(request.lora_request)
@@ -601,7 +609,8 @@ class Engine(Pauses, Drafted):
 
     def update(self, output, results):
         bad = set().union(*(result[1] for result in results))
-        finished = set()
+        finished, its_bad = self.ended_of_its_loads(output)
+        bad |= its_bad
         failed = set().union(*(result[0].failed_recving for result in results))
         for result in results:
             for request_id in result[0].finished_recving:
@@ -620,6 +629,7 @@ class Engine(Pauses, Drafted):
             elif request.state == LOADING and request.request_id in failed and not bad:
                 request.num_computed_tokens = 0
                 self.counts["lost_loads"] += 1
+        self.rewind(its_bad)
         for work in output.work.values():
             self.advance(work)
         reports = [result[2] for result in results if result[2] is not None]

@@ -166,7 +166,9 @@ class Asker:
             answers.forget(number)
             self._pending.remove(pending)
             pending.is_done = True
-            self._note(status)
+            if answers.expected_count < self.group.client.pending_requests_max:
+                self._note(status)
+            # Else it was this client that had no room for it: the daemon was not asked.
         return pending
 
     def _note(self, status: int) -> None:

@@ -18,6 +18,7 @@ from ..group import Group
 from ..requests import Asker, Pending
 from .adapters import Adapters
 from .arrivals import Promise, Prompt, worth
+from .doubts import Doubts, Steps
 from .drafts import Drafting, Drafts
 from .endings import Endings
 from .fences import Fences
@@ -57,7 +58,7 @@ class SchedulerHalf:
                  timeout_s: float = 0.05, load_timeout_s: float = 10.0,
                  lookup_wait_s: float = 0.0005, hooks_come_first: bool = True,
                  hints: Optional[EngineHints] = None, may_give_up: bool = True,
-                 events: Optional["KvEvents"] = None):
+                 events: Optional["KvEvents"] = None, steps: Optional[Steps] = None):
         self.adapters = adapters
         self.hints = hints or EngineHints()
         self._may_give_up = may_give_up  # a load that fails is computed, and fails no request
@@ -69,7 +70,9 @@ class SchedulerHalf:
                                     hashes_per_block=hashes_per_block,
                                     looks_ahead=drafting.looks_ahead, events=events)
         self._drafts = Drafts(drafting, block_tokens)
-        self._fences = Fences(hooks_come_first, bool(state_groups))
+        self._fences = Fences(hooks_come_first, bool(state_groups), self._groups.are_whole)
+        self._doubts = Doubts(steps or Steps())
+        self._allocated: List[Tracked] = []  # since the last step, and nothing for us to load
         self._tracked: Dict[str, Tracked] = {}
         self._loading: Dict[str, _Loading] = {}  # also of requests that have ended since
         self._new_loads: List[Load] = []
@@ -79,8 +82,8 @@ class SchedulerHalf:
         self._endings = Endings(self._questions, self.hints, lookup_wait_s, block_tokens)
         self._stores = Stores(self._groups, self._questions, adapters=adapters, hints=self.hints,
                               drafts=self._drafts, fences=self._fences, endings=self._endings,
-                              worker_count=worker_count, retry_s=load_timeout_s,
-                              counters=self.counters)
+                              doubts=self._doubts, worker_count=worker_count,
+                              retry_s=load_timeout_s, counters=self.counters)
 
     # ---- lookups ----
 
@@ -177,7 +180,9 @@ class SchedulerHalf:
             self.counters["left_tokens"] += max(0, found_tokens - external_tokens)
         # We load into them, or a connector beside this one, or they are computed.
         self._write(tracked.table, tracked.fresh_from)
+        tracked.awaits_step = True
         if external_tokens == 0:
+            self._allocated.append(tracked)
             if lookup is not None:
                 lookup.give_up()
             return
@@ -222,6 +227,7 @@ class SchedulerHalf:
         # Offered after the stores were taken: a hit on blocks of a request of this very step counts
         # as computed already, and is not before this step's forward pass.
         self._follow(output)
+        self._note_loads_beside()
         lost = self._fences.take_lost(output)
         self._stores.drop_overwritten()
         unsaid = {store.number for store in stores}.intersection(lost)
@@ -236,6 +242,15 @@ class SchedulerHalf:
         """vLLM, or a load, writes to these blocks from now on."""
         self._fences.write(table, first)
         self._drafts.written(table, first)
+        self._doubts.written(table, first)
+
+    def _note_loads_beside(self) -> None:
+        """What has blocks by now and was not scheduled waits for another connector's load. Older
+        versions of vLLM's MultiConnector name none of its blocks until then."""
+        allocated, self._allocated = self._allocated, []
+        for tracked in allocated:
+            if tracked.awaits_step:
+                self._fences.load_beside(tracked.table, tracked.fresh_from)
 
     def take_loads(self) -> List[Load]:
         """What was allocated and is not with the workers yet."""
@@ -247,8 +262,8 @@ class SchedulerHalf:
         chunks: List[Tuple[int, int]] = []
         self._note_undrafted(output)
         for new in output.scheduled_new_reqs:
-            self._write(new.block_ids, new.num_computed_tokens // self.block_tokens)
             tracked = self._tracked.get(new.req_id)
+            self._begin_blocks(tracked, new.block_ids, new.num_computed_tokens)
             if tracked is not None:
                 tracked.table = [list(block_ids) for block_ids in new.block_ids]
                 self._begin_drafted(tracked, new.num_computed_tokens)
@@ -258,9 +273,12 @@ class SchedulerHalf:
         for i, request_id in enumerate(cached.req_ids):
             more = cached.new_block_ids[i]
             is_resumed = request_id in (getattr(cached, "resumed_req_ids", None) or ())
-            computed_tokens = cached.num_computed_tokens[i] if is_resumed else 0
-            self._write(more or (), computed_tokens // self.block_tokens)
+            computed_tokens = cached.num_computed_tokens[i]
             tracked = self._tracked.get(request_id)
+            if is_resumed:
+                self._begin_blocks(tracked, more or (), computed_tokens)
+            else:
+                self._write(more or (), 0)
             if tracked is None:
                 continue
             if is_resumed:
@@ -269,10 +287,46 @@ class SchedulerHalf:
                 block_ids += new_ids
             if is_resumed:
                 self._begin_drafted(tracked, computed_tokens)
-            self._stores.offer(tracked, cached.num_computed_tokens[i])
+            else:
+                self._go_on(tracked, computed_tokens,
+                            output.num_scheduled_tokens.get(request_id, 0))
+            self._stores.offer(tracked, computed_tokens)
             self._note_prefill(tracked, output, chunks)
         self._take_states(output)
         self.hints.clock.begin(chunks, sum(output.num_scheduled_tokens.values()))
+
+    def _begin_blocks(self, tracked: Optional[Tracked], table: Sequence[Sequence[int]],
+                      computed_tokens: int) -> None:
+        """A request is scheduled with these blocks. What neither vLLM had nor we have loaded, and
+        is computed all the same, another connector has loaded, or loads in this step."""
+        first = computed_tokens // self.block_tokens
+        if tracked is None:
+            self._write(table, first)
+            return
+        tracked.awaits_step = False
+        self._write(table, min(first, tracked.fresh_from))
+        last = -(-computed_tokens // self.block_tokens)
+        for block_ids in table:
+            self._doubts.load(block_ids[tracked.fresh_from:last])
+        tracked.spoiled_from = self._doubts.first_unfilled(table)
+        if tracked.spoiled_from is not None:
+            self._doubts.spoil(table, tracked.spoiled_from)
+
+    def _go_on(self, tracked: Tracked, computed_tokens: int, count: int) -> None:
+        """A request that runs computes `count` more tokens; or again, where vLLM has heard that a
+        load of its blocks failed."""
+        first = computed_tokens // self.block_tokens
+        if computed_tokens <= tracked.computed_tokens:
+            self._fences.write(tracked.table, first)
+            self._drafts.written(tracked.table, first)
+            tracked.noted_count = min(tracked.noted_count, first)
+        if (tracked.spoiled_from is not None
+                and computed_tokens <= tracked.spoiled_from * self.block_tokens):
+            tracked.spoiled_from = None
+        if tracked.spoiled_from is not None:
+            self._doubts.spoil(tracked.table, first)
+            return
+        self._doubts.written(tracked.table, first, (computed_tokens + count) // self.block_tokens)
 
     def _begin_drafted(self, tracked: Tracked, computed_tokens: int) -> None:
         """Of blocks that vLLM has itself some may not be what their keys say."""
@@ -338,18 +392,23 @@ class SchedulerHalf:
         if request.request_id not in self._loading:
             tracked.table = [list(block_ids) for block_ids in table]
             computed_before = tracked.computed_tokens
-            self._stores.offer(tracked, request.num_computed_tokens, is_last=True)
+            computed_tokens = request.num_computed_tokens
+            if tracked.awaits_step:  # vLLM counts what a load is to bring before it has
+                computed_tokens = min(computed_tokens, tracked.fresh_from * self.block_tokens)
+            self._stores.offer(tracked, computed_tokens, is_last=True)
             tracked.computed_tokens = computed_before
-            self._endings.begin(tracked, request.num_computed_tokens)
+            self._endings.begin(tracked, computed_tokens)
         self._stores.blocks_freed(tracked)
 
     def loads_failed(self, block_ids: Set[int],
                      request_ids: AbstractSet[str] = frozenset()) -> None:
-        """What was taken for loaded will be computed, and may be stored. Not loaded again: vLLM
-        asks anew for a request that lost all, for as long as its loads fail. request_ids: of
-        those that lost all."""
+        """What was taken for loaded, by us or by others, will be computed, and may be stored then.
+        Of ours it is not loaded again: vLLM asks anew for a request that lost all, for as long as
+        its loads fail. request_ids: of those that lost all."""
         if not block_ids and not request_ids:
             return  # nothing was lost: loads of long prompts have thousands of blocks each
+        self._doubts.fail(block_ids)
+        self._stores.spoil(block_ids, self._tracked.values())
         for request_id, loading in self._loading.items():
             good_count = 0
             if request_id not in request_ids:

@@ -9,6 +9,7 @@ from ..group import Group
 from ..presence import Presence
 from . import model
 from .adapters import Adapters
+from .doubts import Steps
 from .drafts import drafting_of
 from .hints import EngineHints
 from .messages import Layout, Load, StageLayout, Step
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("vllm.terrace")
 _LAYOUT_WAIT_S = 1.0
+# A lookup a request, and stores beside them: as many as a daemon lets a session have on their way.
+_PENDING_REQUESTS_MAX = 1024
 
 
 class SchedulerRole(Role):
@@ -38,8 +41,10 @@ class SchedulerRole(Role):
         self._told_layouts: Dict[Ranks, StageLayout] = {}  # by reports, so far
         self._layout_awaited_until = 0.0
         self._sleep_count = 0  # of the workers' KV caches, as far as they have said
+        self._steps = Steps()
         self._orphans: List[Load] = []  # promised, and turned off since
         self.events: Optional["KvEvents"] = None
+        self._client_options["pending_requests_max"] = _PENDING_REQUESTS_MAX
         if self.settings.socket is not None:
             self._presence = Presence(logger, self.settings.socket)
         self.connect()
@@ -132,6 +137,7 @@ class SchedulerRole(Role):
                 worker_count=self._worker_count, timeout_s=self.settings.timeout_s,
                 load_timeout_s=self.settings.load_timeout_s,
                 lookup_wait_s=self.settings.lookup_wait_s, events=self.events,
+                steps=self._steps,
                 may_give_up=getattr(self._config.kv_transfer_config, "kv_load_failure_policy", ""
                                     ) == "recompute",
                 # Versions before the second runner have no such property.
@@ -216,6 +222,7 @@ class SchedulerRole(Role):
 
     def step(self, scheduler_output: Any) -> Step:
         """What the workers do this step."""
+        self._steps.begin()
         self.adapters.turn_ended()
         self._look_at_presence()
         step: Step = self._step_guarded(scheduler_output)
@@ -244,6 +251,7 @@ class SchedulerRole(Role):
     @never_raises()
     def step_ended(self) -> None:
         """The results of the oldest step under way have been seen."""
+        self._steps.end()
         self.hints.clock.end()
 
     @never_raises()
@@ -259,7 +267,7 @@ class SchedulerRole(Role):
             self.scheduler.stores_done(reports.counts)
         finished = set(output.finished_recving or ())
         self.scheduler.loads_failed(
-            set(getattr(output, "invalid_block_ids", None) or ()),
+            set(getattr(output, "invalid_block_ids", None) or ()) - {0},  # 0: vLLM's null block
             set(getattr(output, "failed_recving", None) or ()))
         self.scheduler.loads_done(finished)
         if isinstance(reports, TerraceReports) and reports.refusal is not None:

@@ -11,11 +11,12 @@ vLLM hands over by id once a step has run.
 import dataclasses
 import itertools
 import time
-from typing import Any, Dict, List, NamedTuple
+from typing import AbstractSet, Any, Dict, FrozenSet, Iterable, List, NamedTuple
 
 from ..calls import Hints
 from ..requests import Pending
 from .adapters import Adapters
+from .doubts import Doubts, first_of
 from .drafts import Drafts
 from .endings import Endings
 from .fences import Fences
@@ -38,6 +39,8 @@ class _Storing:
     first: int
     table: Table  # from block `first` on
     tracked: Tracked
+    rests_on: FrozenSet[int]  # blocks up to its last one that others load into, as it was offered
+    is_spoiled: bool = False  # a load did not fill them: not before they have been computed
     is_last_chance: bool = False  # its blocks have been freed: before somebody writes to them
 
 
@@ -53,7 +56,7 @@ class Stores:
 
     def __init__(self, groups: CacheGroups, questions: Questions, *, adapters: Adapters,
                  hints: EngineHints, drafts: Drafts, fences: Fences, endings: Endings,
-                 worker_count: int, retry_s: float, counters: Dict[str, int]):
+                 doubts: Doubts, worker_count: int, retry_s: float, counters: Dict[str, int]):
         self._groups = groups
         self._questions = questions
         self._asker = questions.asker
@@ -62,6 +65,7 @@ class Stores:
         self._drafts = drafts
         self._fences = fences
         self._endings = endings
+        self._doubts = doubts
         self._worker_count = worker_count
         self._retry_s = retry_s
         self._counters = counters
@@ -69,6 +73,7 @@ class Stores:
         self._in_workers: Dict[int, _InWorkers] = {}  # by number
         self._reports: Dict[int, int] = {}
         self._number = 0
+        self._is_any_spoiled = False  # of those that wait
 
     # ---- offers ----
 
@@ -76,6 +81,7 @@ class Stores:
         """Reserves the blocks that are full and computed by now and were not offered yet, of an
         answer many together; all of them if its blocks are being freed."""
         tracked.computed_tokens = computed_tokens
+        self._note_computed(tracked)
         if tracked.is_stale or tracked.passed_at is not None:
             return
         last = self._groups.full_count(
@@ -83,6 +89,8 @@ class Stores:
         last = self._questions.published_count(tracked.request, last)
         if tracked.drafted_tokens is not None:
             last = min(last, tracked.drafted_tokens // self._groups.block_tokens)
+        if tracked.spoiled_from is not None:
+            last = min(last, tracked.spoiled_from)
         self._note_drafted(tracked, last)
         first = tracked.stored_count
         if last <= first or not (is_last or self._is_due(tracked, first, last)):
@@ -109,7 +117,7 @@ class Stores:
         tracked.store_count += 1
         self._storing.append(_Storing(
             pending, first, self._groups.blocks(tracked.table, tracked.states, first, last),
-            tracked))
+            tracked, self._doubts.awaited(tracked.table, last)))
 
     def _is_due(self, tracked: Tracked, first: int, last: int) -> bool:
         """Whether blocks [first, last) are worth a store before the request ends."""
@@ -126,8 +134,44 @@ class Stores:
         for storing in self._storing:
             if storing.tracked is tracked:
                 storing.is_last_chance = True
+        if self._is_any_spoiled:
+            self._give_up_spoiled()
+        for number, in_workers in self._in_workers.items():
+            if in_workers.tracked is tracked:
+                self._fences.freed(number)
         tracked.table, tracked.states = self._groups.empty(), {}
-        tracked.drafted_tokens, tracked.stored_count = None, 0
+        tracked.drafted_tokens, tracked.spoiled_from, tracked.stored_count = None, None, 0
+
+    def spoil(self, block_ids: AbstractSet[int], tracked: Iterable[Tracked]) -> None:
+        """A load did not fill these: nothing of `tracked`, the requests that run or wait, is stored
+        from the first of them on until it was computed, nor what others have left behind it."""
+        spoiled = set(block_ids)
+        for each in tracked:
+            first = first_of(each.table, block_ids)
+            if first is not None:
+                each.spoiled_from = (first if each.spoiled_from is None
+                                     else min(first, each.spoiled_from))
+                each.noted_count = min(each.noted_count, each.spoiled_from)
+                spoiled |= self._doubts.spoil(each.table, first)
+        for storing in self._storing:
+            storing.is_spoiled = storing.is_spoiled or _is_spoiled(storing, spoiled)
+            self._is_any_spoiled |= storing.is_spoiled
+        self._give_up_spoiled()
+        self._fences.spoil(spoiled)
+
+    def _give_up_spoiled(self) -> None:
+        """Those whose blocks will not be computed: their request has given them back."""
+        self._give_up([storing for storing in self._storing
+                       if storing.is_spoiled and storing.is_last_chance])
+
+    def _note_computed(self, tracked: Tracked) -> None:
+        """Of what was spoiled, too, by the request's last step."""
+        if not self._is_any_spoiled:
+            return
+        for storing in self._storing:
+            if storing.is_spoiled and storing.tracked is tracked and tracked.spoiled_from is None:
+                last = storing.first + len(storing.table[0])
+                storing.is_spoiled = last * self._groups.block_tokens > tracked.computed_tokens
 
     # ---- answers ----
 
@@ -136,6 +180,9 @@ class Stores:
         stores, kept = [], []
         until = time.monotonic() + wait_s
         for storing in self._storing:
+            if storing.is_spoiled or self._doubts.are_awaited(storing.rests_on):
+                kept.append(storing)
+                continue
             # What is behind a window in the next step could not be stored any more. Of what was
             # freed a store is the sooner done the better: vLLM writes to it next.
             if not storing.reserve.is_done and (storing.is_last_chance
@@ -155,6 +202,7 @@ class Stores:
             else:
                 storing.tracked.retry_until, storing.tracked.retry_pause_s = 0.0, RETRY_PAUSE_S
         self._storing = kept
+        self._is_any_spoiled = any(storing.is_spoiled for storing in kept)
         return stores
 
     def _passed_by(self, storing: _Storing) -> None:
@@ -188,6 +236,8 @@ class Stores:
         # What the step before this one freed may have been overwritten in it.
         held = self._held(storing)
         self._fences.begin(self._number, held)
+        if storing.is_last_chance:
+            self._fences.freed(self._number)
         return Store(self._number, (token.high, token.low), held,
                      self._adapters.files_of(storing.tracked.request))
 
@@ -203,15 +253,20 @@ class Stores:
         from this step on, a store that the daemon has not answered yet is given up."""
         if not any(storing.is_last_chance for storing in self._storing):
             return
-        fresh, kept = self._fences.written(), []
-        for storing in self._storing:
-            if storing.is_last_chance and not fresh.isdisjoint(itertools.chain(*storing.table)):
-                storing.reserve.give_up()
-                self._count_dropped(storing)
-                self._endings.store_ended(storing.tracked)
-            else:
-                kept.append(storing)
-        self._storing = kept
+        fresh = self._fences.written()
+        self._give_up([
+            storing for storing in self._storing if storing.is_last_chance
+            and (self._fences.is_any_written
+                 or not fresh.isdisjoint(itertools.chain(*storing.table)))])
+
+    def _give_up(self, storings: List[_Storing]) -> None:
+        if not storings:
+            return
+        self._storing = [each for each in self._storing if not any(each is s for s in storings)]
+        for storing in storings:
+            storing.reserve.give_up()
+            self._count_dropped(storing)
+            self._endings.store_ended(storing.tracked)
 
     def _count_dropped(self, storing: _Storing) -> None:
         self._counters["dropped_stores"] += 1
@@ -260,3 +315,12 @@ class Stores:
         for lease, _ in self._in_workers.values():
             lease.abort()
         self._storing, self._in_workers = [], {}
+
+
+def _is_spoiled(storing: _Storing, block_ids: AbstractSet[int]) -> bool:
+    """Whether it is of blocks that a load did not fill, or of what was computed behind them."""
+    spoiled_from = storing.tracked.spoiled_from
+    return (not block_ids.isdisjoint(storing.rests_on)
+            or not block_ids.isdisjoint(itertools.chain(*storing.table))
+            or spoiled_from is not None
+            and storing.first + len(storing.table[0]) > spoiled_from)

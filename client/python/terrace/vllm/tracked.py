@@ -24,6 +24,10 @@ class Tracked:
     noted_count: int = 0  # of which a draft's book has that they were computed, or were there
     skip_count: int = 0  # of the lookup: blocks vLLM has itself
     fresh_from: int = 0  # blocks behind those that vLLM has itself, or we have loaded
+    awaits_step: bool = False  # it has blocks, and none of its tokens was scheduled since: another
+    # connector may be loading into them
+    spoiled_from: Optional[int] = None  # the first block that a load did not fill, whoever's: what
+    # was computed behind it is wrong, too, and nothing from there on is stored until it is computed
     look: Optional[Look] = None  # at its adapter's files, that it waits for
     is_look_late: bool = False  # it has waited as long as it may: what is not known then is a miss
     lookup: Optional[Pending] = None
