@@ -193,12 +193,6 @@ Status FillCommit(Core& core, const std::shared_ptr<LeaseState>& lease,
   }
   LockGuard guard(lease->write_lock);
   *must_send = !lease->token.is_zero() && (!lease->written.empty() || spec->commit.flags != 0);
-  if (*must_send) {
-    const uint32_t refused = lease->parts_refused.exchange(0);
-    const uint32_t told = std::min<uint32_t>(refused, 255);
-    spec->commit.hints.by_verb = static_cast<uint8_t>(told);
-    lease->parts_refused.fetch_add(refused - told);  // for the next one, or the end of the lease
-  }
   return Status::Ok();
 }
 
