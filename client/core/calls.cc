@@ -175,6 +175,16 @@ Status Calls::Await(const Awaited& awaited, uint64_t deadline_us) {
   return status;
 }
 
+Status Calls::WaitForGivenUpJoins(const LeaseToken& token, uint64_t deadline_us) {
+  const Status waited = Await({.table = &requests_.table(), .token = token}, deadline_us);
+  if (!waited.ok()) {
+    connection_.SetError(
+        "a Join of this lease that was given up at its deadline is still unanswered: ask again "
+        "later");
+  }
+  return waited;
+}
+
 Status Calls::WaitReady(const LeaseState& lease, uint32_t block_count, uint64_t deadline_us) {
   const Status waited = Await({.lease = &lease, .block_count = block_count}, deadline_us);
   if (!lease.is_valid.load()) return kLeaseGone;
