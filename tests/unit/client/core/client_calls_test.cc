@@ -176,6 +176,7 @@ class ToldMore : public ClientFixture {
   std::vector<ReadLease> leases_;
 };
 
+// PROMISE: T23 a daemon that always says more
 TEST_F(ToldMore, ACallEndsByItsDeadlineThoughThereIsAlwaysMoreToRead) {
   constexpr int kTellsMax = 100;
   for (const uint32_t spin_us : {0, 50}) {
