@@ -5,6 +5,7 @@
 #include <bit>
 #include <chrono>
 #include <cstring>
+#include <memory>
 #include <random>
 #include <thread>
 #include <type_traits>
@@ -234,14 +235,18 @@ TEST_F(JoinPages, OneThatWasGivenUpIsLetGoBeforeTheNext) {
   Result<GroupRef> group = client_->Open(WideGroup(), kAll, kLongUs);
   ASSERT_TRUE(group.ok()) << client_->last_error();
   group_ = *group;
-  bool has_joined = false;
-  bool is_late = true;
-  daemon_.set_handler([&](ScriptedDaemon& daemon, const PeerMessage& message) {
-    if (message.verb == Verb::kRelease) has_joined = false;
+  struct Session {
+    bool has_joined = false;
+    bool is_late = true;
+  };
+  // The handler's: the last Release comes when the test is over.
+  const auto session = std::make_shared<Session>();
+  daemon_.set_handler([session](ScriptedDaemon& daemon, const PeerMessage& message) {
+    if (message.verb == Verb::kRelease) session->has_joined = false;
     if (message.verb != Verb::kJoin) return false;
-    if (std::exchange(has_joined, true)) {
+    if (std::exchange(session->has_joined, true)) {
       daemon.Answer(message, StatusCode::kInvalid, {});
-    } else if (!std::exchange(is_late, false)) {
+    } else if (!std::exchange(session->is_late, false)) {
       daemon.Answer(message, StatusCode::kOk, ReadPage(0, 5, true));
     }
     return true;
