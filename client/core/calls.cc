@@ -102,7 +102,6 @@ Result<Request*> Calls::Prepare(CallSpec* spec) {
   const bool is_release = (request->commit.flags & protocol::kCommitRelease) != 0;
   if (is_release && !lease.owner->CloseForRelease(lease)) {
     lease.owner->StayOpen(lease);
-    lease.parts_refused.fetch_add(request->commit.hints.by_verb);  // for the next one
     requests_.table().Free(*request);
     return kCopyUnderWay;
   }
@@ -116,7 +115,6 @@ Result<Request*> Calls::Prepare(CallSpec* spec) {
 }
 
 Status Calls::RefuseSplit(Request* request, uint64_t bytes_max) {
-  request->lease->parts_refused.fetch_add(request->commit.hints.by_verb);  // for the next one
   requests_.table().Free(*request);
   try {
     connection_.SetError("what the lease has written takes more than " + std::to_string(bytes_max) +
@@ -175,6 +173,16 @@ Status Calls::Await(const Awaited& awaited, uint64_t deadline_us) {
   }
   if (!was_reader) role_.PassOn();
   return status;
+}
+
+Status Calls::WaitForGivenUpJoins(const LeaseToken& token, uint64_t deadline_us) {
+  const Status waited = Await({.table = &requests_.table(), .token = token}, deadline_us);
+  if (!waited.ok()) {
+    connection_.SetError(
+        "a Join of this lease that was given up at its deadline is still unanswered: ask again "
+        "later");
+  }
+  return waited;
 }
 
 Status Calls::WaitReady(const LeaseState& lease, uint32_t block_count, uint64_t deadline_us) {

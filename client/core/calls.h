@@ -85,6 +85,10 @@ class Calls {
   // the Client before this has returned: the caller keeps the Core.
   Status Submit(CallSpec spec, AsyncSpec async);
 
+  // Before a Join: kOk once none of that lease that was given up is still to be answered. What it
+  // is answered is let go of, and until then the daemon takes this session for joined. kBusy: the
+  // deadline passed.
+  Status WaitForGivenUpJoins(const LeaseToken& token, uint64_t deadline_us);
   // kOk once block_count blocks of the lease are ready; else as Client::WaitReady.
   Status WaitReady(const LeaseState& lease, uint32_t block_count, uint64_t deadline_us);
   // Takes a completion, waiting for one. False when none is awaited, or at the deadline.

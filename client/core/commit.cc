@@ -77,6 +77,15 @@ void AppendEntries(Request& request) {
   }
 }
 
+// How many parts the codec refused. The daemon counts what it is told, so each is said once.
+void TellRefused(Request& request) {
+  LeaseState& lease = *request.lease;
+  const uint32_t refused = lease.parts_refused.exchange(0);
+  const uint32_t told = std::min<uint32_t>(refused, UINT8_MAX);
+  request.commit.hints.by_verb = static_cast<uint8_t>(told);
+  lease.parts_refused.fetch_add(refused - told);  // for the next one, or the end of the lease
+}
+
 }  // namespace
 
 bool IsOneCommit(LeaseState& lease, uint64_t bytes_max) {
@@ -104,6 +113,7 @@ void BuildCommit(Request& request, uint64_t bytes_max, Outgoing* message) {
     // Who is writing a part again remembers it anew.
     std::erase_if(request.written, [&lease](const auto& part) { return !lease.SendPart(part); });
   }
+  TellRefused(request);
   try {
     AppendEntries(request);
   } catch (const std::bad_alloc&) {
@@ -120,6 +130,8 @@ void BuildCommit(Request& request, uint64_t bytes_max, Outgoing* message) {
 void ReturnWritten(Request& request) {
   if (request.asked.verb != protocol::Verb::kCommit) return;
   LeaseState& lease = *request.lease;
+  // Before the lease goes on: one whose user is gone ends there, and tells it.
+  lease.parts_refused.fetch_add(std::exchange(request.commit.hints.by_verb, uint8_t{0}));
   if ((request.commit.flags & protocol::kCommitRelease) != 0) lease.owner->StayOpen(lease);
   if (request.written.empty()) return;
   LockGuard guard(lease.write_lock);

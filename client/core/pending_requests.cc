@@ -22,6 +22,7 @@ void Invoke(const CompletionCallback& callback, ClientCompletion completion) {
 bool Awaited::is_over() const {
   if (request != nullptr) return request->is_done.load();
   if (completions != nullptr) return !completions->is_empty() || !completions->is_awaited();
+  if (table != nullptr) return !table->IsJoinGivenUp(token);
   return lease->ready_count.load() >= block_count || !lease->is_valid.load() ||
          !lease->is_coming.load() || lease->staying_count.load() < block_count;
 }
@@ -41,11 +42,10 @@ PendingRequests::PendingRequests(const ClientOptions& options, Link& link, Reade
 void PendingRequests::End(Request& request) {
   if (!request.is_async) {
     const uint32_t lane = Awaited{.request = &request}.lane();
-    if (table_.MarkDone(request)) {
-      role_.WakeLane(lane);
-    } else {
-      table_.Free(request);
-    }
+    if (table_.MarkDone(request)) return role_.WakeLane(lane);
+    const bool is_join = request.asked.verb == protocol::Verb::kJoin;
+    table_.Free(request);
+    if (is_join) role_.WakeLane(kLeaseLane);  // another Join may wait for that
     return;
   }
   if (table_.IsAbandoned(request)) return table_.Free(request);

@@ -27,6 +27,8 @@ struct Awaited {
   const LeaseState* lease = nullptr;  // or block_count of its blocks
   uint32_t block_count = 0;
   CompletionQueue* completions = nullptr;  // or any completion, while some may come
+  RequestTable* table = nullptr;           // or that no Join of `token` is given up and unanswered
+  LeaseToken token;
 
   bool is_over() const;
   uint32_t lane() const;  // of ReaderRole's sleepers

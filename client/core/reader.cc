@@ -56,10 +56,9 @@ void Reader::End() {
 void Reader::ReadWhile(const Awaited& awaited, uint64_t deadline_us) {
   Link& link = connection_.link();
   link.ListenInCaller();
-  const uint64_t spin_until_us =
-      options_.reply_spin_us == 0 ? 0 : MonotonicUs() + options_.reply_spin_us;
+  const uint64_t spin_until_us = MonotonicUs() + options_.reply_spin_us;
   while (!is_broken_ && !awaited.is_over()) {
-    const uint64_t now_us = spin_until_us == 0 ? 0 : MonotonicUs();
+    const uint64_t now_us = MonotonicUs();
     if (now_us >= spin_until_us && !Sleep(awaited, deadline_us)) {
       if (MonotonicUs() >= deadline_us) return;
       continue;

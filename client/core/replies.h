@@ -22,6 +22,7 @@ struct Asked {
   uint32_t entry_count = 0;  // Commit's entries, List's entry_count_max
   uint32_t flags = 0;        // of KeysRequest, and protocol::kJoinPaged
   uint32_t first_block = 0;  // Join: of this page; pages before it have been decoded
+  LeaseToken joined;         // Join: the lease of a first page; a later one is of a joined lease
 };
 
 struct AcquireAnswer {

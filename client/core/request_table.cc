@@ -1,6 +1,7 @@
 #include "client/core/request_table.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "client/link/frames.h"
@@ -156,6 +157,8 @@ bool RequestTable::Abandon(Request& request) {
   if (request.state == Request::State::kDone) return false;
   request.state = request.state == Request::State::kPending ? Request::State::kAbandoned
                                                             : Request::State::kClaimedAbandoned;
+  request.given_up_join = request.asked.joined;
+  if (!request.given_up_join.is_zero()) ++given_up_join_count_;
   return true;
 }
 
@@ -164,9 +167,18 @@ bool RequestTable::IsAbandoned(const Request& request) {
   return request.state == Request::State::kClaimedAbandoned;
 }
 
+bool RequestTable::IsJoinGivenUp(const LeaseToken& token) {
+  LockGuard guard(lock_);
+  if (token.is_zero() || given_up_join_count_ == 0) return false;
+  const std::span<const Request> all(requests_.get(), request_count_);
+  return std::ranges::find(all, token, &Request::given_up_join) != all.end();
+}
+
 void RequestTable::Free(Request& request) {
   Clear(request);
   LockGuard guard(lock_);
+  if (!request.given_up_join.is_zero()) --given_up_join_count_;
+  request.given_up_join = {};
   request.state = Request::State::kFree;
   free_.push_back(request.index);
 }

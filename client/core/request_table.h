@@ -37,6 +37,8 @@ struct Request {
   State state = State::kFree;  // guarded by the table's lock
   std::atomic<bool> is_done{false};
 
+  LeaseToken given_up_join;  // of a Join that waits for its late answer; guarded, too
+
   uint16_t index = 0;  // constant
   uint64_t id = 0;
   uint32_t connection = 0;
@@ -102,6 +104,8 @@ class RequestTable {
   bool Abandon(Request& request);
   // Of a claimed request: its end was reported before its answer came.
   bool IsAbandoned(const Request& request);
+  // Whether a Join of that lease was given up and may still be answered "joined".
+  bool IsJoinGivenUp(const LeaseToken& token);
   void Free(Request& request);
 
   uint32_t requests_max() const { return request_count_; }
@@ -112,6 +116,7 @@ class RequestTable {
 
   TimedLock lock_;
   uint64_t sequence_ = 0;
+  uint32_t given_up_join_count_ = 0;
   std::atomic<uint32_t> async_count_{0};  // pending ones
   std::unique_ptr<Request[]> requests_;
   uint32_t request_count_;

@@ -74,6 +74,7 @@ Status JoinOnePage(Core& core, JoinCall* join) {
                      .key_count = protocol::kKeysPerRequestMax,
                      .flags = protocol::kKeysFlat | join->request.flags,
                      .first_block = join->page.first_block};
+  if (join->lease == nullptr) call.spec.asked.joined = join->request.token;
   TERRACE_RETURN_IF_ERROR(SetGroup(core, join->group, &call));
   TERRACE_RETURN_IF_ERROR(CheckMembers(core, *call.group, join->request.member_mask));
   if (join->lease != nullptr && join->lease->connection != call.spec.connection) {
@@ -193,12 +194,6 @@ Status FillCommit(Core& core, const std::shared_ptr<LeaseState>& lease,
   }
   LockGuard guard(lease->write_lock);
   *must_send = !lease->token.is_zero() && (!lease->written.empty() || spec->commit.flags != 0);
-  if (*must_send) {
-    const uint32_t refused = lease->parts_refused.exchange(0);
-    const uint32_t told = std::min<uint32_t>(refused, 255);
-    spec->commit.hints.by_verb = static_cast<uint8_t>(told);
-    lease->parts_refused.fetch_add(refused - told);  // for the next one, or the end of the lease
-  }
   return Status::Ok();
 }
 
@@ -217,6 +212,7 @@ Result<std::shared_ptr<LeaseState>> JoinLease(Core& core, GroupRef ref, LeaseSta
   // Daemons that know nothing of pages refuse the flag, so it is said only where they may be many.
   const bool may_be_paged = page_blocks < protocol::kKeysPerRequestMax;
   if (may_be_paged) join.request.flags |= protocol::kJoinPaged;
+  TERRACE_RETURN_IF_ERROR(core.calls().WaitForGivenUpJoins(request.token, join.deadline_us));
   Status status = JoinOnePage(core, &join);
   if (status.code() == StatusCode::kInvalid && may_be_paged) {
     join.request.flags = request.flags;

@@ -45,15 +45,9 @@ Status NotOpen(PartState state) {
   return Status(StatusCode::kExists, "that part is committed, or about to be: its bytes stay");
 }
 
-template <typename T>
-std::atomic_ref<T> AtomicOf(T& value) {
-  return std::atomic_ref<T>(value);
-}
-
-Status AreOpen(std::span<PartState> states) {
-  for (PartState& state : states) {
-    const PartState now = AtomicOf(state).load();
-    if (now != PartState::kOpen) return NotOpen(now);
+Status AreOpen(std::span<const PartState> states) {
+  for (const PartState state : states) {
+    if (state != PartState::kOpen) return NotOpen(state);
   }
   return Status::Ok();
 }
@@ -236,60 +230,55 @@ Status LeaseState::Remember(const client::WrittenPart& part, bool from_copy) {
   client::LockGuard guard(write_lock);
   TERRACE_RETURN_IF_ERROR(AreOpen(PartStatesOf(part)));
   const uint32_t slot = SlotIndex(part.key_index, part.member);
-  if (!from_copy && AtomicOf(is_copied_into[slot]).load() != 0) return kCopiedInto;
+  if (!from_copy && is_copied_into[slot] != 0) return kCopiedInto;
   return Push(part);
 }
 
 Status LeaseState::BeginPart(const client::WrittenPart& part) {
+  client::LockGuard guard(write_lock);
   const uint32_t slot = SlotIndex(part.key_index, part.member);
-  const auto state = AtomicOf(PartStatesOf(slot, part.member)[part.part_index]);
-  PartState found = PartState::kOpen;
-  if (!state.compare_exchange_strong(found, PartState::kWriting)) return NotOpen(found);
-  if (AtomicOf(is_copied_into[slot]).load() == 0) return Status::Ok();
-  state.store(PartState::kOpen);
-  return kCopiedInto;
+  // First: who is refused leaves no trace that the copy's end, or a Commit, would meet.
+  if (is_copied_into[slot] != 0) return kCopiedInto;
+  PartState& state = PartStatesOf(slot, part.member)[part.part_index];
+  if (state != PartState::kOpen) return NotOpen(state);
+  state = PartState::kWriting;
+  return Status::Ok();
 }
 
 Status LeaseState::EndPart(const client::WrittenPart& part) {
   client::LockGuard guard(write_lock);
   TERRACE_RETURN_IF_ERROR(Push(part));
-  AtomicOf(PartStatesOf(part).front()).store(PartState::kOpen, std::memory_order_release);
+  PartStatesOf(part).front() = PartState::kOpen;
   return Status::Ok();
 }
 
 void LeaseState::ForgetPart(const client::WrittenPart& part) {
   client::LockGuard guard(write_lock);
   std::erase_if(written, [&](const auto& other) { return PartOrder(other) == PartOrder(part); });
-  AtomicOf(PartStatesOf(part).front()).store(PartState::kOpen);
+  PartStatesOf(part).front() = PartState::kOpen;
 }
 
 bool LeaseState::SendPart(const client::WrittenPart& part) {
   const std::span<PartState> states = PartStatesOf(part);
-  for (size_t i = 0; i < states.size(); ++i) {
-    PartState found = PartState::kOpen;
-    if (AtomicOf(states[i]).compare_exchange_strong(found, PartState::kSent)) continue;
-    for (PartState& sent : states.first(i)) AtomicOf(sent).store(PartState::kOpen);
-    return false;
-  }
+  if (!AreOpen(states).ok()) return false;
+  std::ranges::fill(states, PartState::kSent);
   return true;
 }
 
 void LeaseState::ReturnPart(const client::WrittenPart& part) {
-  for (PartState& state : PartStatesOf(part)) AtomicOf(state).store(PartState::kOpen);
+  std::ranges::fill(PartStatesOf(part), PartState::kOpen);
 }
 
 Status LeaseState::Rewrite(std::span<const uint32_t> key_indexes, uint32_t member) {
   client::LockGuard guard(write_lock);
   for (size_t i = 0; i < key_indexes.size(); ++i) {
     const uint32_t slot = SlotIndex(key_indexes[i], member);
-    Status status;
-    if (AtomicOf(is_copied_into[slot]).exchange(1) != 0) {
-      status = kCopiedInto;
-    } else {
-      status = AreOpen(PartStatesOf(slot, member));
-      if (!status.ok()) AtomicOf(is_copied_into[slot]).store(0);
+    const Status status =
+        is_copied_into[slot] != 0 ? kCopiedInto : AreOpen(PartStatesOf(slot, member));
+    if (status.ok()) {
+      is_copied_into[slot] = 1;
+      continue;
     }
-    if (status.ok()) continue;
     EndRewriteLocked(key_indexes.first(i), member);
     return status;
   }
@@ -305,7 +294,7 @@ void LeaseState::EndRewrite(std::span<const uint32_t> key_indexes, uint32_t memb
 }
 
 void LeaseState::EndRewriteLocked(std::span<const uint32_t> key_indexes, uint32_t member) {
-  for (const uint32_t key : key_indexes) AtomicOf(is_copied_into[SlotIndex(key, member)]).store(0);
+  for (const uint32_t key : key_indexes) is_copied_into[SlotIndex(key, member)] = 0;
 }
 
 void LeaseState::SortWritten() {

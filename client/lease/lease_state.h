@@ -92,18 +92,14 @@ struct LeaseState {
   std::atomic<uint32_t> parts_refused{0};  // by a lossy codec; the daemon is told with the next
                                            // Commit or Abort
   std::vector<uint64_t> readable_parts;    // two words a slot, by std::atomic_ref
-  // By index into slot_refs, parts_per_slot each, by std::atomic_ref. A thread that finds a part
-  // open makes it its own without a lock; all else that befalls it is done under write_lock.
-  std::vector<client::PartState> part_states;
-  uint32_t parts_per_slot = 0;
-  // By a paged copy under way, by index into slot_refs, by std::atomic_ref. It is said before
-  // part_states are looked at, and looked at after a part was made one's own: one sees the other.
-  std::vector<uint8_t> is_copied_into;
 
   // ---- Guarded by write_lock ----
   client::TimedLock write_lock;
   std::vector<client::WrittenPart> written;
-  std::vector<uint16_t> committed_parts;  // parts committed, by index into slot_refs
+  std::vector<uint16_t> committed_parts;       // parts committed, by index into slot_refs
+  std::vector<client::PartState> part_states;  // by index into slot_refs, parts_per_slot each
+  uint32_t parts_per_slot = 0;                 // constant
+  std::vector<uint8_t> is_copied_into;         // by a paged copy under way, by index into slot_refs
 
   uint32_t member_count() const;
   // Position of `member` in the mask; −1 if it is not there.

@@ -10,6 +10,8 @@ Result<Event*> EventPool::Take() {
     if (events_.size() >= event_count_max_) {
       return Status(StatusCode::kBusy, "too many copies under way: all events are in use");
     }
+    // So that Give takes no memory.
+    if (free_.capacity() <= events_.size()) free_.reserve(2 * events_.size() + 1);
     Result<Event> created = Event::Create(device_);
     if (!created.ok()) return created.status();
     events_.push_back(std::make_unique<Event>(std::move(created).value()));

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <condition_variable>
 #include <cstring>
-#include <list>
 #include <mutex>
+#include <new>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -19,6 +19,7 @@
 #include "cuda/host/stream_queues.h"
 #include "cuda/kernels/codec_host.h"
 #include "src/thread_name.h"
+#include "terrace/check.h"
 
 namespace terrace {
 namespace {
@@ -45,7 +46,7 @@ HostEvent* AsHost(EventHandle* handle) { return reinterpret_cast<HostEvent*>(han
 
 class HostDevice {
  public:
-  explicit HostDevice(uint32_t worker_count) {
+  explicit HostDevice(uint32_t worker_count) : running_(worker_count) {
     try {
       for (uint32_t i = 0; i < worker_count; ++i) {
         workers_.push_back(StartThread("terrace-device", [this] { Work(); }));
@@ -87,10 +88,10 @@ class HostDevice {
     HostDevice* device;
   };
 
-  // An operation that threads are at.
+  // An operation that threads are at; none without a stream.
   struct Running {
-    StreamQueues::Stream* stream;
-    const StreamWork* work;
+    StreamQueues::Stream* stream = nullptr;
+    const StreamWork* work = nullptr;
     uint32_t next_shard = 0;
     uint32_t done_count = 0;
     Status status;
@@ -98,13 +99,28 @@ class HostDevice {
 
   // The operation to take a shard of; nullptr where there is none.
   Running* Choose() {
+    Running* unused = nullptr;
     for (Running& running : running_) {
-      if (running.next_shard < running.work->shard_count) return &running;
+      if (running.stream == nullptr) {
+        unused = &running;
+      } else if (running.next_shard < running.work->shard_count) {
+        return &running;
+      }
     }
     if (queues_.ready().empty()) return nullptr;
+    // Each of the others has a thread, and this one is at none.
+    TERRACE_CHECK(unused != nullptr, "as many operations run as there are threads");
     StreamQueues::Stream* stream = queues_.ready().front();
-    running_.push_back({stream, &queues_.Begin(stream)});
-    return &running_.back();
+    *unused = {.stream = stream, .work = &queues_.Begin(stream)};
+    return unused;
+  }
+
+  static Status RunShard(const StreamWork& work, uint32_t shard_index) {
+    try {
+      return work.run(shard_index);
+    } catch (const std::bad_alloc&) {
+      return Status(StatusCode::kNoSpace, "no memory for a copy of the host's");
+    }
   }
 
   void Work() {
@@ -118,12 +134,12 @@ class HostDevice {
       }
       const uint32_t shard_index = running->next_shard++;
       lock.unlock();
-      const Status status = running->work->run(shard_index);
+      const Status status = RunShard(*running->work, shard_index);
       lock.lock();
       if (running->status.ok()) running->status = status;
       if (++running->done_count < running->work->shard_count) continue;
       queues_.Finish(running->stream, running->status);
-      running_.remove_if([running](const Running& other) { return &other == running; });
+      *running = {};
       changed_.notify_all();
     }
   }
@@ -140,7 +156,7 @@ class HostDevice {
   std::mutex mutex_;
   std::condition_variable changed_;
   StreamQueues queues_;
-  std::list<Running> running_;
+  std::vector<Running> running_;  // as many as there are threads: none takes memory for one
   bool is_stopping_ = false;
   std::vector<std::thread> workers_;
 };

@@ -26,6 +26,7 @@ StreamQueues::StreamQueues() = default;
 StreamQueues::~StreamQueues() = default;
 
 StreamQueues::Stream* StreamQueues::CreateStream(StreamPriority priority) {
+  ready_.reserve(streams_.size() + 1);  // so that only what queues takes memory
   streams_.push_back(std::make_unique<Stream>());
   streams_.back()->priority = priority;
   return streams_.back().get();
@@ -52,8 +53,9 @@ void StreamQueues::Push(Stream* stream, StreamWork work) {
 }
 
 void StreamQueues::Record(QueuedEvent* event, Stream* stream) {
-  event->latest = std::make_shared<EventRecord>();
-  stream->items.push_back({Item::Kind::kRecord, {}, event->latest});
+  auto record = std::make_shared<EventRecord>();
+  stream->items.push_back({Item::Kind::kRecord, {}, record});
+  event->latest = std::move(record);  // last: one that is in no stream is never reached
   Advance();
 }
 

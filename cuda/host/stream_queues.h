@@ -5,6 +5,7 @@
 // An operation is cut in shards that may run in any order and at once. Records and waits run by
 // themselves as soon as they are at the head of their stream, so only operations are ever ready.
 //
+// MEMORY: only what makes or queues something takes any, and changes nothing where there is none.
 // THREADING: none of its own; one caller at a time. OWNERSHIP: streams and events belong to the
 // queues; what is queued on a destroyed stream still runs.
 #pragma once

@@ -300,8 +300,9 @@ class Client {
   Result<WriteLease> Reserve(GroupRef group, std::span<const BlockKey> keys,
                              const RequestOptions& options = {});
   // Take part in another process's lease, for the members of member_mask (0: the group's
-  // self_mask). kInvalid if the token is of the other kind. `flags`: of protocol::kAcquireByParts
-  // and kAcquireDevice, whatever the Acquire asked.
+  // self_mask). kInvalid if the token is of the other kind, or this Client has joined the lease.
+  // After kBusy it may be asked again: it waits until what was given up is answered. `flags`: of
+  // protocol::kAcquireByParts and kAcquireDevice, whatever the Acquire asked.
   Result<ReadLease> JoinRead(GroupRef group, const LeaseToken& token, uint64_t member_mask,
                              uint32_t flags = 0);
   Result<WriteLease> JoinWrite(GroupRef group, const LeaseToken& token, uint64_t member_mask);

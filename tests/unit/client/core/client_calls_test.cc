@@ -139,6 +139,67 @@ TEST_F(ClientCalls, ASilentDaemonCostsTheDeadlineAndNoMore) {
   EXPECT_TRUE(client_->is_connected());
 }
 
+// A client that takes longer to read what is told than the daemon to tell it: it looks through many
+// leases for a token that none of them has.
+class ToldMore : public ClientFixture {
+ protected:
+  static constexpr LeaseToken kNobodys{.low = 1024, .high = 1};  // of the bucket of all the others
+
+  void ConnectSpinning(uint32_t reply_spin_us) {
+    ClientOptions options = TestOptions(daemon_);
+    options.reply_spin_us = reply_spin_us;
+    leases_.clear();
+    client_.reset();
+    Connect(options);
+    uint64_t lease_count = 0;
+    daemon_.set_handler([&](ScriptedDaemon& daemon, const PeerMessage& message) {
+      if (message.verb != Verb::kAcquire) return false;
+      std::vector<std::byte> body = daemon.AcquireBody(1, 1);
+      const LeaseToken token{.low = 1024 * ++lease_count, .high = 2};
+      std::memcpy(body.data(), &token, sizeof(token));
+      daemon.Answer(message, StatusCode::kOk, body);
+      return true;
+    });
+    for (int i = 0; i < 1'000; ++i) leases_.push_back(Acquire(1));
+    daemon_.set_handler(nullptr);
+  }
+  static std::vector<std::byte> ManyRevocations(const ScriptedDaemon& daemon) {
+    BodyBuilder body;
+    body.Add(protocol::LeaseRevoked{.token = kNobodys});
+    const std::vector<std::byte> one =
+        daemon.Frames(Verb::kLeaseRevoked, 0, StatusCode::kOk, body.bytes());
+    std::vector<std::byte> many;
+    while (many.size() < 1'000'000) many.insert(many.end(), one.begin(), one.end());
+    return many;
+  }
+
+  std::vector<ReadLease> leases_;
+};
+
+// PROMISE: T23 a daemon that always says more
+TEST_F(ToldMore, ACallEndsByItsDeadlineThoughThereIsAlwaysMoreToRead) {
+  constexpr int kTellsMax = 100;
+  for (const uint32_t spin_us : {0, 50}) {
+    ConnectSpinning(spin_us);
+    std::atomic<bool> has_returned = false;
+    std::atomic<bool> has_ended = false;
+    std::atomic<int> tell_count = 0;
+    daemon_.set_handler([&](ScriptedDaemon& daemon, const PeerMessage& message) {
+      if (message.verb != Verb::kMatch) return false;
+      const std::vector<std::byte> many = ManyRevocations(daemon);
+      for (; !has_returned && tell_count < kTellsMax; ++tell_count) daemon.SendBytes(many);
+      return has_ended = true;
+    });
+    EXPECT_EQ(client_->Match(group_, TestKeys(1), {.deadline_us = 20'000}).code(),
+              StatusCode::kBusy);
+    EXPECT_LT(tell_count, kTellsMax) << "the daemon ended first; reply_spin_us " << spin_us;
+    has_returned = true;
+    daemon_.Disconnect();  // what is told goes nowhere
+    ASSERT_TRUE(Eventually([&] { return has_ended.load(); }));
+    daemon_.set_handler(nullptr);
+  }
+}
+
 TEST_F(ClientCalls, TheDeadlineTravelsWithTheRequestUnlessItNamesAnother) {
   ASSERT_TRUE(client_->Match(group_, TestKeys(1), {.deadline_us = 1'234'567}).ok());
   RequestOptions options{.deadline_us = 1'234'567};

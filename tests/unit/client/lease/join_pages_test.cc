@@ -1,13 +1,15 @@
 // Joins of leases whose slots come in pages.
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <atomic>
 #include <bit>
 #include <chrono>
 #include <cstring>
+#include <memory>
 #include <random>
 #include <thread>
 #include <type_traits>
+#include <utility>
 
 #include "terrace/protocol_join.h"
 #include "unit/client/client_fixture.h"
@@ -222,6 +224,45 @@ TEST_F(JoinPages, ALatePageEndsNoJoinThatCameAfter) {
   ASSERT_TRUE(lease.ok()) << client_->last_error();
   (void)client_->Match(group_, TestKeys(1));  // all that was sent before has arrived
   EXPECT_EQ(daemon_.Received(Verb::kRelease).size(), 1u) << "of the first Join alone";
+}
+
+// The daemon takes the session for joined from its first answer on, late or not.
+TEST_F(JoinPages, OneThatWasGivenUpIsLetGoBeforeTheNext) {
+  ClientOptions options = TestOptions(daemon_);
+  options.default_deadline_us = 100'000;
+  client_ = Client::Create(options).value();
+  ASSERT_TRUE(client_->WaitConnected(kLongUs).ok());
+  Result<GroupRef> group = client_->Open(WideGroup(), kAll, kLongUs);
+  ASSERT_TRUE(group.ok()) << client_->last_error();
+  group_ = *group;
+  struct Session {
+    bool has_joined = false;
+    bool is_late = true;
+  };
+  // The handler's: the last Release comes when the test is over.
+  const auto session = std::make_shared<Session>();
+  daemon_.set_handler([session](ScriptedDaemon& daemon, const PeerMessage& message) {
+    if (message.verb == Verb::kRelease) session->has_joined = false;
+    if (message.verb != Verb::kJoin) return false;
+    if (std::exchange(session->has_joined, true)) {
+      daemon.Answer(message, StatusCode::kInvalid, {});
+    } else if (!std::exchange(session->is_late, false)) {
+      daemon.Answer(message, StatusCode::kOk, ReadPage(0, 5, true));
+    }
+    return true;
+  });
+  EXPECT_EQ(client_->JoinRead(group_, kToken, 0).code(), StatusCode::kBusy);
+  EXPECT_EQ(client_->JoinRead(group_, kToken, 0).code(), StatusCode::kBusy);
+  EXPECT_THAT(client_->last_error(), testing::HasSubstr("given up at its deadline"));
+  ASSERT_TRUE(daemon_.WaitFor(Verb::kJoin, 1));
+  ASSERT_EQ(daemon_.Received(Verb::kJoin).size(), 1u);
+  daemon_.Answer(daemon_.Received(Verb::kJoin)[0], StatusCode::kOk, ReadPage(0, 5, true));
+  ASSERT_TRUE(Eventually([&] {
+    const Result<ReadLease> lease = client_->JoinRead(group_, kToken, 0);
+    EXPECT_EQ(lease.ok() ? lease->block_count() : 5, 5u);
+    EXPECT_NE(lease.code(), StatusCode::kInvalid);
+    return lease.ok();
+  }));
 }
 
 // Another thread reads a page while the caller's patience ends: the lease is let go once, whoever

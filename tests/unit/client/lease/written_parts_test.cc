@@ -208,6 +208,85 @@ TEST_F(WrittenParts, ThatTheCodecRefusedAreNotCommittedAsTheyWere) {
   EXPECT_EQ(EntryCount(), 1u);
 }
 
+// A lease of two blocks: a part of one was refused, and a part of the other waits for a Commit.
+class RefusedParts : public WrittenParts {
+ protected:
+  void SetUp() override {
+    ClientOptions options = TestOptions(daemon_);
+    options.send_buffer_bytes_max = 1 << 20;
+    options.pending_requests_max = 128;
+    Connect(options);
+    SpaceGroupSpec coded = TestGroup();
+    coded.name = "coded";
+    std::string why;
+    ASSERT_TRUE(ApplyCodec(Codec::kInt8, 2, &coded.members[0].spec, &why).ok()) << why;
+    group_ = OpenWith(coded);
+    lease_ = Reserve(2);
+    std::vector<std::byte> engines(lease_.part_bytes(0)[0]);
+    ASSERT_TRUE(lease_.WritePart(1, 0, 0, engines).ok());
+    std::fill_n(engines.end() - 2, 2, std::byte{0xFF});  // a NaN
+    ASSERT_EQ(lease_.WritePart(0, 0, 0, engines).code(), StatusCode::kUnsupported);
+  }
+  uint8_t ToldByTheLastCommit() {
+    return daemon_.Received(Verb::kCommit).back().Head<protocol::CommitRequest>().hints.by_verb;
+  }
+
+  WriteLease lease_;
+};
+
+TEST_F(RefusedParts, AreToldOnce) {
+  ASSERT_TRUE(client_->Commit(lease_).ok());
+  EXPECT_EQ(ToldByTheLastCommit(), 1u);
+  lease_.Abort();
+  ASSERT_TRUE(daemon_.WaitFor(Verb::kAbort, 1));
+  const PeerMessage abort = daemon_.Received(Verb::kAbort)[0];
+  EXPECT_EQ(abort.Head<protocol::AbortRequest>().parts_refused, 0u);
+}
+
+TEST_F(RefusedParts, AreToldByTheNextCommitIfOneCouldNotBeSent) {
+  daemon_.StopReading([&] {
+    const std::vector<BlockKey> keys = TestKeys(50'000);
+    // To the last bytes of what the socket and the buffer hold.
+    for (size_t count = keys.size(); count > 0; count /= 2) {
+      const auto some = std::span(keys).first(count);
+      while (client_->PrefetchAsync(group_, some, {.deadline_us = kLongUs}, 0).ok()) {
+      }
+    }
+    EXPECT_EQ(client_->Commit(lease_).code(), StatusCode::kBusy);
+  });
+  ASSERT_TRUE(Eventually([&] { return client_->Match(group_, TestKeys(1)).ok(); }));
+  ASSERT_TRUE(daemon_.Received(Verb::kCommit).empty());
+  ASSERT_TRUE(client_->Commit(lease_).ok());
+  EXPECT_EQ(ToldByTheLastCommit(), 1u);
+}
+
+TEST_F(RefusedParts, AreToldByTheNextCommitIfTheDaemonTookNone) {
+  daemon_.set_handler([](ScriptedDaemon& daemon, const PeerMessage& message) {
+    if (message.verb != Verb::kCommit) return false;
+    daemon.Answer(message, StatusCode::kBusy, {});
+    return true;
+  });
+  EXPECT_EQ(client_->Commit(lease_).code(), StatusCode::kBusy);
+  daemon_.set_handler(nullptr);
+  ASSERT_TRUE(client_->Commit(lease_).ok());
+  EXPECT_EQ(ToldByTheLastCommit(), 1u);
+}
+
+TEST_F(RefusedParts, AreToldByTheNextCommitIfOneFoundNoRoomAmongOthers) {
+  daemon_.set_handler(
+      [](ScriptedDaemon&, const PeerMessage& message) { return message.verb == Verb::kPrefetch; });
+  uint64_t pending_count = 0;
+  const std::vector<BlockKey> keys = TestKeys(1);
+  while (client_->PrefetchAsync(group_, keys, {.deadline_us = kLongUs}, 0).ok()) ++pending_count;
+  ASSERT_EQ(pending_count, 128u);
+  EXPECT_EQ(client_->Commit(lease_).code(), StatusCode::kBusy);
+  ASSERT_TRUE(daemon_.WaitFor(Verb::kPrefetch, pending_count));
+  for (const PeerMessage& late : daemon_.Received(Verb::kPrefetch)) daemon_.AnswerAsUsual(late);
+  ASSERT_TRUE(Eventually([&] { return client_->Match(group_, TestKeys(1)).ok(); }));
+  ASSERT_TRUE(client_->Commit(lease_).ok());
+  EXPECT_EQ(ToldByTheLastCommit(), 1u);
+}
+
 TEST_F(WrittenParts, AreOverWithACommitThatReleases) {
   HoldCommits();
   {

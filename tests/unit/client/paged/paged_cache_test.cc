@@ -4,7 +4,10 @@
 
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <functional>
+#include <thread>
+#include <utility>
 
 #include "sim/sim_device.h"
 #include "tests/sim/paged_world.h"
@@ -168,6 +171,32 @@ TEST_F(PagedCopies, ABlockThatIsWrittenAnewIsNotCommittedAsItWas) {
       cache_->Store(lease, {.page_indexes = std::vector<uint64_t>{3}}, KvWritten::Already(), &why_)
           .code(),
       StatusCode::kExists);
+}
+
+// That thread is refused, and nobody else hears of it: "busy" would say that the copy goes on.
+TEST_F(PagedCopies, OneThatHasEndedIsNotBusyWithAThreadThatMayNotWrite) {
+  constexpr int kRounds = 20'000;
+  WriteLease lease = Reserve(1);
+  std::atomic<bool> is_over = false;
+  std::thread writer([&] {
+    while (!is_over) (void)lease.WritePart(0, 0, 0, part_);
+  });
+  int busy_count = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    auto copy = cache_->Store(lease, {.page_indexes = std::vector<uint64_t>{3}},
+                              KvWritten::Already(), &why_);
+    while (copy.code() == StatusCode::kBusy) {  // it is writing
+      copy = cache_->Store(lease, {.page_indexes = std::vector<uint64_t>{3}}, KvWritten::Already(),
+                           &why_);
+    }
+    EXPECT_TRUE(copy.ok()) << why_;
+    if (!copy.ok()) break;
+    sim_.Settle();
+    busy_count += (*copy)->Poll().code() == StatusCode::kBusy ? 1 : 0;
+  }
+  is_over = true;
+  writer.join();
+  EXPECT_EQ(busy_count, 0);
 }
 
 TEST_F(PagedCopies, SlotsThatTheDeviceDoesNotReachAreLeftToACpu) {

@@ -398,6 +398,23 @@ TEST(Lease, ALaterPageWithoutRoomForARequestLeavesTheSessionJoined) {
   EXPECT_EQ(w.Release(p.b, followed.reply.token), StatusCode::kOk);
 }
 
+// One Release ends it, so a second Join would be ended with the first.
+TEST(Lease, ASessionJoinsOnceUntilItReleases) {
+  World w;
+  JoinedPair p(w);
+  const LeaseToken token = w.Acquire(p.a, p.group, p.keys, protocol::kAcquireFollow).reply.token;
+  JoinQuery query{.session = p.b,
+                  .request_id = 1'000,
+                  .request = {.token = token, .member_mask = 1, .group_handle = p.group}};
+  JoinResult first, again, later;
+  ASSERT_TRUE(w.Join(query, &first).ok());
+  query.request_id = 1'001;
+  EXPECT_EQ(w.Join(query, &again).code(), StatusCode::kInvalid);
+  EXPECT_EQ(w.Release(p.b, token), StatusCode::kOk) << "still joined";
+  query.request_id = 1'002;
+  EXPECT_TRUE(w.Join(query, &later).ok());
+}
+
 TEST(Lease, TooManyFencedBytesStopReservesOnly) {
   World w({.fenced_bytes_max = 2 * kSlotBytes});
   const SessionId dying = w.Open(), other = w.Open();
