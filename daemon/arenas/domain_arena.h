@@ -14,6 +14,7 @@
 #include "daemon/config/config.h"
 #include "terrace/checksum.h"
 #include "tiers/arena/arena.h"
+#include "tiers/arena/bus_guard.h"
 #include "tiers/disk/disk.h"
 
 namespace terrace {
@@ -69,6 +70,9 @@ class DomainArena : public ArenaMemory {
   // too: it is of small pages.
   int64_t SegmentsOwed() const;
   std::string Shortage() const override { return shortage_; }
+  bool HasLost(std::span<const std::byte> bytes) const override {
+    return HasLostPageIn(bytes.data(), bytes.size());
+  }
   uint64_t PageBytes() const override;
 
   // Segments are registered with these disks while they are populated. Once, before the first

@@ -44,6 +44,8 @@ class ArenaMemory {
   virtual void BeginPunch(uint32_t segment) = 0;
   // Why the segment that was to be populated last was not, and the remedy; empty: it was.
   virtual std::string Shortage() const { return {}; }
+  // Some of it is for the moment memory of this process alone: clients have other bytes there.
+  virtual bool HasLost(std::span<const std::byte> /*bytes*/) const { return false; }
   // Of the system's pages that it is of; 0: of no files.
   virtual uint64_t PageBytes() const { return 0; }
 };

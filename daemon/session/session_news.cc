@@ -17,10 +17,10 @@ using protocol::Verb;
 namespace {
 
 constexpr std::string_view kNotDurable =
-    "erased, but that has not been written down for 3 s, by the NVMe tier or, where a Redis server "
-    "has not been told, in state_dir: a crash now could bring blocks back; see what `terrace "
-    "status` "
-    "and the log say of both, and ask again to learn when they cannot";
+    "erased, but that has not been written down for 3 s, by the NVMe tier or in state_dir (of kept "
+    "memory, of drives that are away and of Redis servers that have not been told): a crash now "
+    "could bring blocks back; see what `terrace status` and the log say of both, and ask again to "
+    "learn when they cannot";
 static_assert(protocol::kErasureWaitUs == 3'000'000);
 
 }  // namespace

@@ -65,8 +65,9 @@ void Verifier::CheckStep(BlockId id, uint32_t step) {
 Status Verifier::Submit(const Check& check) {
   ChecksumJob job = Describe(check);
   job.id = (uint64_t{d_.domain_index} << kDomainShift) | jobs_.next();
+  const bool was_lost = HasLost(check.block);  // before anybody looks there
   TERRACE_RETURN_IF_ERROR(d_.seams.offload.Submit(std::move(job)));
-  jobs_.Take({.check = check, .commit_id = d_.block(check.block).commit_id});
+  jobs_.Take({.check = check, .commit_id = d_.block(check.block).commit_id, .was_lost = was_lost});
   CountInFlight(check, 1);
   return Status::Ok();
 }
@@ -113,7 +114,22 @@ void Verifier::OnChecksumsDone(uint64_t number, std::span<const Checksum> roots)
   const Job job = jobs_.Give(static_cast<uint32_t>(number));
   const Block& b = d_.block(job.check.block);
   TERRACE_CHECK(b.commit_id == job.commit_id && b.job_count > 0, "I2: a block under check is held");
-  Conclude(job.check, Compare(job.check, roots));
+  const bool is_clients_memory = !job.was_lost && !HasLost(job.check.block);
+  Conclude(job.check, is_clients_memory && Compare(job.check, roots));
+}
+
+// Its bytes were, or are to be, checked where no client reads them: they may be right there alone.
+bool Verifier::HasLost(BlockId id) const {
+  const Block& b = d_.block(id);
+  const std::span<const SlotRef> refs = d_.slots_of(b);
+  const std::span<const LocalMember> locals = d_.group_of(b).locals();
+  for (uint32_t i = 0; i < locals.size(); ++i) {
+    if (!refs[i].address.has_bytes()) continue;
+    const std::byte* const base = d_.options.arena->SegmentBase(refs[i].address.segment) +
+                                  refs[i].address.page * kArenaPageBytes;
+    if (d_.options.arena->HasLost({base, locals[i].slot_bytes})) return true;
+  }
+  return false;
 }
 
 bool Verifier::Compare(const Check& check, std::span<const Checksum> roots) {

@@ -83,6 +83,7 @@ class Verifier {
   struct Job {
     Check check;
     CommitId commit_id = 0;
+    bool was_lost = false;  // some of it, when it was begun
   };
 
   struct Waiting {
@@ -104,6 +105,7 @@ class Verifier {
   // The parts of a member that the check is about: all, or those of its step.
   static PartRun PartsOf(const LocalMember& local, const Check& check);
   ChecksumJob Describe(const Check& check) const;
+  bool HasLost(BlockId id) const;
   // False if a root that was known differs; fills in the others.
   bool Compare(const Check& check, std::span<const Checksum> roots);
   void Conclude(const Check& check, bool is_good);

@@ -56,6 +56,9 @@ class PlainArena final : public ArenaMemory {
   void BeginPunch(uint32_t segment) override { work_.push_back({true, segment}); }
   std::string Shortage() const override { return "there is none left"; }
   uint64_t PageBytes() const override { return page_bytes; }
+  bool HasLost(std::span<const std::byte> bytes) const override {
+    return lost >= bytes.data() && lost < bytes.data() + bytes.size();
+  }
 
   // What was begun and is done now; a punched segment's memory is gone.
   bool TakeWork(Work* work) {
@@ -69,6 +72,7 @@ class PlainArena final : public ArenaMemory {
   bool IsPopulated(uint32_t segment) const { return segments_[segment] != nullptr; }
 
   uint64_t page_bytes = 0;
+  const std::byte* lost = nullptr;  // a byte that clients do not have
 
  private:
   uint64_t segment_bytes_;

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -25,6 +26,7 @@ std::array<GuardedRange, kGuardedRangesMax> ranges;
 std::array<std::atomic<uintptr_t>, kLostPagesMax> lost_pages;
 std::atomic<uint64_t> lost_count{0};
 std::atomic<uint32_t> lost_now{0};
+std::atomic<bool> has_unnoted{false};  // pages beyond kLostPagesMax: private to the end
 static_assert(std::atomic<uintptr_t>::is_always_lock_free);
 
 std::mutex ranges_lock;  // of those who add and remove
@@ -45,6 +47,7 @@ void NoteLost(uintptr_t page) {
     lost_now.fetch_add(1);
     return;
   }
+  has_unnoted = true;
 }
 
 // mmap is not on POSIX's list of what a handler may call; on Linux it is a bare system call.
@@ -156,6 +159,19 @@ void EndGuard(std::byte* base) {
 uint64_t LostPageCount() { return lost_count.load(); }
 
 bool HasLostPages() { return lost_now.load() > 0; }
+
+bool HasLostPageIn(const std::byte* bytes, uint64_t length_bytes) {
+  if (!HasLostPages() && !has_unnoted.load()) return false;
+  const auto begin = reinterpret_cast<uintptr_t>(bytes);
+  const GuardedRange* const range = RangeOf(begin);
+  if (range == nullptr) return false;
+  if (has_unnoted.load()) return true;
+  const uint64_t page_bytes = range->page_bytes.load();
+  return std::ranges::any_of(lost_pages, [&](const std::atomic<uintptr_t>& place) {
+    const uintptr_t page = place.load();
+    return page != 0 && page < begin + length_bytes && begin < page + page_bytes;
+  });
+}
 
 void RestoreLostPages(std::byte* base, uint64_t length_bytes, int fd, uint64_t offset_bytes) {
   Remap(base, length_bytes, fd, offset_bytes, Which::kThatCanBeHad);

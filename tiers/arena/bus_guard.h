@@ -29,6 +29,9 @@ void EndGuard(std::byte* base);
 uint64_t LostPageCount();
 // Some pages are private at the moment, in any mapping.
 bool HasLostPages();
+// Some of [bytes, bytes + length_bytes) are: what this process reads there is not what others have.
+// Also true when more than kLostPagesMax were lost, of whatever is guarded.
+bool HasLostPageIn(const std::byte* bytes, uint64_t length_bytes);
 // Maps `fd` from `offset_bytes` on anew where pages of [base, base + length_bytes) were lost and
 // can be had again.
 void RestoreLostPages(std::byte* base, uint64_t length_bytes, int fd, uint64_t offset_bytes);

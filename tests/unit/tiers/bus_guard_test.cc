@@ -64,6 +64,22 @@ TEST_F(BusGuard, ThePageComesBackWhenItCanBeHad) {
   EXPECT_EQ(Read(kPageBytes), nine);
 }
 
+// What is written there is right for whoever wrote it, and for nobody else.
+TEST_F(BusGuard, WhatHasALostPageIsToldUntilThePageIsBack) {
+  EXPECT_FALSE(HasLostPageIn(base_, kBytes));
+  base_[2 * kPageBytes] = std::byte{1};
+  EXPECT_TRUE(HasLostPageIn(base_, kBytes));
+  EXPECT_TRUE(HasLostPageIn(base_ + 3 * kPageBytes - 1, 1));
+  EXPECT_TRUE(HasLostPageIn(base_ + 2 * kPageBytes, 1));
+  EXPECT_FALSE(HasLostPageIn(base_, 2 * kPageBytes));
+  EXPECT_FALSE(HasLostPageIn(base_ + 3 * kPageBytes, kPageBytes));
+  std::byte other{};
+  EXPECT_FALSE(HasLostPageIn(&other, 1));
+  Truncate(kBytes);
+  RestoreLostPages(base_, kBytes, fd_, 0);
+  EXPECT_FALSE(HasLostPageIn(base_, kBytes));
+}
+
 TEST_F(BusGuard, BeforeAPopulateItIsMappedAnewWhateverComes) {
   EXPECT_EQ(Read(2 * kPageBytes), std::byte{0});
   RemapLostPages(base_ + 2 * kPageBytes, kPageBytes, fd_, 2 * kPageBytes);

@@ -74,6 +74,26 @@ TEST_F(Tiers, AnEvictedBlockIsPromotedByteForByte) {
   EXPECT_EQ(w.Stats().promotions, 4u);
 }
 
+// Where the daemon sees a page of its own, what it read there from a drive is right for it alone.
+TEST_F(Tiers, WhatLiesOnAPageThatClientsDoNotHaveIsNotReady) {
+  PutBelow(1);
+  Flood();
+  const auto keys = World::Keys(4, 1);
+  const KeysQuery query = w.Query(s, group, keys);
+  const AcquireResult got = w.Acquire(query);
+  ASSERT_EQ(got.reply.block_count, 4u);
+  sim::PlainArena& arena = *w.arenas[0];
+  arena.lost = arena.SegmentBase(got.slots[2].segment) + got.slots[2].page * kArenaPageBytes +
+               kSlotBytes - 1;
+  w.Advance(100'000);
+  uint32_t ready_count = 0;
+  for (const auto& told : w.listener.completions) {
+    if (told.status == StatusCode::kOk) ready_count += told.completion.block_count;
+  }
+  EXPECT_EQ(ready_count, 2u);
+  EXPECT_NE(w.listener.completions.back().status, StatusCode::kOk);
+}
+
 // Otherwise the reads that a cancelled prompt had queued would delay the next one's.
 TEST(TiersWithAShortQueue, ReadsThatNobodyWaitsForAnyMoreAreNotBegun) {
   WorldOptions options{.lower_tier_count = 1};
