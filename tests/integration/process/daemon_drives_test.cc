@@ -61,16 +61,18 @@ class DaemonDrives : public testing::TestWithParam<bool> {  // encrypted
     daemon_.Signal(signal);
     ASSERT_EQ(daemon_.Wait(), signal == SIGTERM ? 0 : 128 + signal) << daemon_.Errors();
   }
-  void StoreAll() {
-    for (uint64_t prompt = 0; prompt < kBlocks; ++prompt) {
-      const auto keys = Keys(1, prompt);
-      auto lease = client_->Reserve(group_, keys).value();
-      for (uint32_t part = 0; part < 2 && lease.is_reserved(0); ++part) {
-        ASSERT_TRUE(lease.WritePart(0, 0, part, Bytes(keys[0], part)).ok());
+  void Store(std::span<const BlockKey> keys) {
+    auto lease = client_->Reserve(group_, keys).value();
+    for (uint32_t block = 0; block < keys.size(); ++block) {
+      for (uint32_t part = 0; part < 2 && lease.is_reserved(block); ++part) {
+        ASSERT_TRUE(lease.WritePart(block, 0, part, Bytes(keys[block], part)).ok());
       }
-      ASSERT_TRUE(client_->Commit(lease).ok());
-      ASSERT_TRUE(client_->WaitPersisted(group_, keys).ok()) << client_->last_error();
     }
+    ASSERT_TRUE(client_->Commit(lease).ok());
+    ASSERT_TRUE(client_->WaitPersisted(group_, keys).ok()) << client_->last_error();
+  }
+  void StoreAll() {
+    for (uint64_t prompt = 0; prompt < kBlocks; ++prompt) Store(Keys(1, prompt));
   }
   // Blocks of the prompts from `first` on that are there, with the right bytes.
   uint32_t Hits(uint64_t first = 0, uint64_t end = kBlocks) {
@@ -288,6 +290,39 @@ TEST_P(DaemonDrives, OneThatWasAwayBringsNothingBackThatWasErased) {
     End(SIGTERM);
     Start({"a", "b", "c"});
     EXPECT_EQ(Hits(), kBlocks) << "it is back for good";
+  }
+}
+
+// Of the chains whose first block is on the drive that is away, the others have the middle and the
+// end: whoever erases below the first names nothing that is there.
+// PROMISE: T03 erasures below a block whose drive is away
+TEST_P(DaemonDrives, WhatIsErasedBelowABlockThatIsNowhereStaysErased) {
+  constexpr uint64_t kChains = 16;
+  Start({"a", "b", "c"});
+  for (uint64_t prompt = 0; prompt < kChains; ++prompt) Store(Keys(3, prompt));
+  End(SIGTERM);
+  Start({"b", "c"});
+  const uint32_t there = BlocksOnDrives();
+  uint32_t headless = 0, erased = 0;
+  for (uint64_t prompt = 0; prompt < kChains; ++prompt) {
+    if (Hits(prompt, prompt + 1) != 0) continue;
+    ++headless;
+    RequestOptions below;
+    below.flags = protocol::kEvictSubtree;
+    const auto evicted = client_->Evict(group_, Keys(1, prompt), below);
+    ASSERT_TRUE(evicted.ok()) << client_->last_error();
+    EXPECT_EQ(evicted->skipped_count, 0u);
+    erased += evicted->block_count;
+  }
+  ASSERT_GT(headless, 0u);
+  ASSERT_GT(erased, 0u);
+  EXPECT_EQ(BlocksOnDrives(), there - erased);
+  End(SIGKILL);
+  for (const std::vector<std::string>& present :
+       {std::vector<std::string>{"b", "c"}, std::vector<std::string>{"a", "b", "c"}}) {
+    Start(present);
+    EXPECT_EQ(BlocksOnDrives(), there - erased) << daemon_.Errors();
+    End(SIGTERM);
   }
 }
 
