@@ -52,6 +52,7 @@ class FinishedCall {
   std::span<const std::byte> body() const { return request_->body; }
   uint32_t block_count() const { return request_->block_count; }
   bool has_more() const { return request_ != nullptr && request_->has_more; }
+  bool was_returned() const { return request_ != nullptr && request_->was_returned; }
   std::shared_ptr<LeaseState> TakeLease() { return std::move(request_->lease); }
 
  private:

@@ -335,6 +335,8 @@ Result<uint32_t> Client::Commit(WriteLease& lease, const RequestOptions& options
       const StatusCode code = finished.status().code();
       if (code == StatusCode::kOk) {
         sealed_count += finished.block_count();
+      } else if (finished.was_returned()) {
+        return finished.status();  // as the others would be, which the lease has, too
       } else if (!has_more && (code == StatusCode::kBusy || code == StatusCode::kGone)) {
         return finished.status();  // nobody has said what became of the rest
       } else if (refusal.ok()) {

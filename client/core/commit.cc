@@ -130,6 +130,7 @@ void BuildCommit(Request& request, uint64_t bytes_max, Outgoing* message) {
 void ReturnWritten(Request& request) {
   if (request.asked.verb != protocol::Verb::kCommit) return;
   LeaseState& lease = *request.lease;
+  request.was_returned = true;
   // Before the lease goes on: one whose user is gone ends there, and tells it.
   lease.parts_refused.fetch_add(std::exchange(request.commit.hints.by_verb, uint8_t{0}));
   if ((request.commit.flags & protocol::kCommitRelease) != 0) lease.owner->StayOpen(lease);

@@ -23,6 +23,7 @@ void Clear(Request& request) {
   request.lease.reset();
   Empty(request.written);
   request.has_more = false;
+  request.was_returned = false;
   Empty(request.entries);
   Empty(request.checksums);
   Empty(request.body);

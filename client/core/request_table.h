@@ -54,7 +54,8 @@ struct Request {
   uint32_t block_count = 0;     // Commit: sealed; Prefetch: there or coming
 
   // Commit: what it commits, and how that is said; see commit.h.
-  bool has_more = false;  // than one message says: the rest is the lease's still
+  bool has_more = false;      // than one message says: the rest is the lease's still
+  bool was_returned = false;  // to the lease: the daemon has taken none of it
   std::vector<WrittenPart> written;
   protocol::CommitRequest commit;
   std::vector<protocol::CommitEntry> entries;

@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <string>
 
+#include "daemon/config/config_text.h"
 #include "daemon/policy/admission.h"
 #include "daemon/policy/eviction/policies.h"
+#include "src/masked_address.h"
+#include "src/printable_text.h"
 
 namespace terrace {
 namespace {
@@ -314,5 +317,14 @@ std::span<const ConfigKey<KvEventsConfig>> KvEventsKeys() { return kKvEventsKeys
 std::span<const ConfigKey<RedisConfig>> RedisKeys() { return kRedisKeys; }
 std::span<const ConfigKey<MetricsConfig>> MetricsKeys() { return kMetricsKeys; }
 std::span<const ConfigKey<DomainConfig>> DomainKeys() { return kDomainKeys; }
+
+std::string ShownKeys(std::string_view lines) {
+  constexpr size_t kKeyBytesMax = 128;
+  std::string keys;
+  for (const ConfigChange& change : ConfigChangesOf(lines)) {
+    keys += (keys.empty() ? "" : ", ") + MaskedAddress(change.key).substr(0, kKeyBytesMax);
+  }
+  return PrintableText(keys);
+}
 
 }  // namespace terrace

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <span>
+#include <string>
 #include <string_view>
 #include <variant>
 
@@ -72,5 +73,8 @@ std::span<const ConfigKey<KvEventsConfig>> KvEventsKeys();
 std::span<const ConfigKey<RedisConfig>> RedisKeys();
 std::span<const ConfigKey<MetricsConfig>> MetricsKeys();
 std::span<const ConfigKey<DomainConfig>> DomainKeys();
+
+// The keys that a change's lines name (ConfigChangesOf), as anybody may be shown them.
+std::string ShownKeys(std::string_view lines);
 
 }  // namespace terrace

@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "daemon/config/config_text.h"
+#include "daemon/config/config_keys.h"
 #include "daemon/log/printable.h"
 #include "terrace/protocol_admin.h"
 #include "terrace/protocol_introspection.h"
@@ -64,11 +64,7 @@ std::optional<OperatorEvent> EventOfConfig(const Request& request) {
   if (asked.action == protocol::ConfigAction::kReload) return OperatorEvent{.detail = "reload"};
   std::string text(request.body().size_bytes() - sizeof(asked), '\0');
   request.body().ReadArray(sizeof(asked), std::span(text));
-  std::string keys;
-  for (const ConfigChange& change : ConfigChangesOf(text)) {
-    keys += (keys.empty() ? "" : ", ") + change.key;
-  }
-  return OperatorEvent{.detail = "set " + Printable(keys)};
+  return OperatorEvent{.detail = "set " + ShownKeys(text)};
 }
 
 OperatorEvent EventOf(const ErasureSummary& erased) {

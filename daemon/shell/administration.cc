@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "daemon/arenas/host_memory.h"
-#include "daemon/config/config_text.h"
+#include "daemon/config/config_keys.h"
 #include "daemon/log/log.h"
 #include "daemon/process/process_guard.h"
 #include "daemon/shell/store_options.h"
@@ -61,7 +61,7 @@ void Administration::Serve(const Served& served) {
              }
              if (action == protocol::ConfigAction::kGet) return config_.Ask(action, text, done);
              Log(LogLevel::kWarn, "configuration is asked to change",
-                 {{"uid", peer.uid}, {"pid", peer.pid}, {"set", text}});
+                 {{"uid", peer.uid}, {"pid", peer.pid}, {"keys", ShownKeys(text)}});
              config_.Ask(action, text,
                          [peer, action, done](const Error& refused, const std::string& document) {
                            TellOutcome(peer, action, refused, document);

@@ -10,6 +10,7 @@
 #include "daemon/log/json_text.h"
 #include "daemon/log/log.h"
 #include "daemon/socket/domain.h"
+#include "src/masked_address.h"
 #include "src/thread_name.h"
 
 namespace terrace {
@@ -214,11 +215,12 @@ std::string WhyNoKey(const std::string& name) {
 std::string WhyNoChange(const DaemonConfig& running, const ConfigChange& change) {
   const std::string keys = KeysNamed(running, change.key);
   if (keys.empty() && change.value && !change.key.empty()) {
-    return WhyNoKey(change.key.substr(0, kKeyBytesMax));
+    return WhyNoKey(MaskedAddress(change.key).substr(0, kKeyBytesMax));
   }
   if (keys.empty()) {
-    std::string quoted = change.text.substr(0, kKeyBytesMax);
-    if (quoted.size() < change.text.size()) quoted.append("...");
+    const std::string shown = MaskedAddress(change.text);
+    std::string quoted = shown.substr(0, kKeyBytesMax);
+    if (quoted.size() < shown.size()) quoted.append("...");
     return "'" + quoted +
            "' is no KEY=VALUE, such as daemon.log_level=debug or domain.NAME.allow_uids=[1000]";
   }
@@ -378,7 +380,7 @@ Error LiveConfig::Get(const std::string& key, std::string* document) const {
   if (const std::string keys = KeysNamed(config_, key); !keys.empty()) {
     return Invalid("'" + key + "' lacks its section: ask for " + keys);
   }
-  return Invalid(why.empty() || key.find('.') == key.npos ? WhyNoKey(key) : why);
+  return Invalid(why.empty() || key.find('.') == key.npos ? WhyNoKey(MaskedAddress(key)) : why);
 }
 
 std::string LiveConfig::Origin(const std::string& key, const std::string& value) const {

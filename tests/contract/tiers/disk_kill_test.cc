@@ -145,5 +145,32 @@ TEST(DiskLock, WhoHasItIsToldOfAndWhetherHeHasEnded) {
   EXPECT_TRUE(DiskFiles::Open({.directory = scratch.path()}, &why).ok()) << why;
 }
 
+// As in containers, where every daemon is process 1.
+TEST(DiskLock, OfOneThatHadThisProcessesNumberTheEndIsAwaited) {
+  const ScratchDirectory scratch(testing::TempDir());
+  const std::string path = scratch.path() + "/lock";
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const std::string name = std::to_string(::getpid());
+  const pid_t holder = ::fork();
+  if (holder == 0) {
+    const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    const bool is_held = ::flock(fd, LOCK_EX) == 0 &&
+                         ::pwrite(fd, name.data(), name.size(), 0) > 0 &&
+                         ::write(ends[1], "x", 1) == 1;
+    ::usleep(100'000);
+    ::_exit(is_held ? 0 : 1);
+  }
+  char held = 0;
+  ASSERT_EQ(::read(ends[0], &held, 1), 1);
+  std::string why;
+  EXPECT_TRUE(DiskFiles::Open({.directory = scratch.path()}, &why).ok()) << why;
+  int status = 1;
+  ASSERT_EQ(::waitpid(holder, &status, 0), holder);
+  EXPECT_EQ(status, 0);
+  ::close(ends[0]);
+  ::close(ends[1]);
+}
+
 }  // namespace
 }  // namespace terrace

@@ -426,6 +426,10 @@ TEST(ClientCommits, OfMoreThanAMessageHoldsGoInPieces) {
   }
   EXPECT_EQ(client->CommitAsync(*lease, {}, 7).code(), StatusCode::kInvalid);
   EXPECT_NE(client->last_error().find("by the Commit that waits"), std::string::npos);
+  RequestOptions refused;  // as a whole: nothing of it is tried again
+  refused.hints.min_tokens = 5;
+  EXPECT_EQ(client->Commit(*lease, refused).status().code(), StatusCode::kInvalid)
+      << client->last_error();
   const Result<uint32_t> sealed = client->Commit(*lease, {.flags = protocol::kCommitRelease});
   ASSERT_TRUE(sealed.ok()) << client->last_error();
   EXPECT_EQ(*sealed, kBlocks);

@@ -118,7 +118,12 @@ void RedisNode::ConnectMissing() {
 
 void RedisNode::OnReady(RedisConnection* connection) {
   knows_expire_nx_ = connection->knows_expire_nx();
-  if (counts().connections == 1) ++counts_.returns;
+  if (counts().connections == 1) {
+    ++counts_.returns;
+    // Another server, perhaps: what one before it denied is not known of it.
+    denied_ = {};
+    if (IsWriteDenial(write_refusal_.error())) write_refusal_ = {};
+  }
   user_ = connection->user();
   breaker_.OnSuccess();
   refusal_ = RedisRefusal::kNone;

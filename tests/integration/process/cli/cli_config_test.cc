@@ -93,6 +93,21 @@ TEST_F(CliConfig, SmokeGetSetAndReload) {
   EXPECT_EQ(TerraceJson({"config", "get", "daemon.log_level"})["keys"][0]["value"], "\"info\"");
 }
 
+TEST_F(CliConfig, WhatMayBeALoginIsShownToNobody) {
+  StartDaemon();
+  for (const std::string change :
+       {"redis.endpoints=[\"redis://user:geheim@host:1\"]", "redis.password=geheim",
+        "redis://user:geheim@host:1=3", "redis://user:geheim@host:1"}) {
+    const Outcome refused = Terrace({"config", "set", change});
+    EXPECT_EQ(refused.exit_code, 1) << change;
+    EXPECT_THAT(refused.err, Not(HasSubstr("geheim")));
+    EXPECT_THAT(Terrace({"config", "get", change}).err, Not(HasSubstr("geheim")));
+  }
+  const std::string log = daemon().Errors();
+  EXPECT_THAT(log, HasSubstr("keys=\"redis.password\""));
+  EXPECT_THAT(log, Not(HasSubstr("geheim")));
+}
+
 // What clients have mapped stays mapped: as a capacity it would hide how full the rest is.
 TEST_F(CliConfig, OfLessMemoryNobodySpeaksAsOfWhatClientsHaveMapped) {
   StartDaemon();
