@@ -82,7 +82,7 @@ Status GroupKeyFiles::Pass(GroupKeyStep step) const {
 Status GroupKeyFiles::Read(const std::string& path, const GroupId& group, Wrapped* wrapped,
                            std::string* why) const {
   *wrapped = {};
-  const OpenFile file(path, O_RDONLY | O_NOFOLLOW, 0);
+  const OpenFile file(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK, 0);
   if (file.fd() < 0 && SaysNoGroupKey(errno)) {
     return Status(StatusCode::kNotFound, "there is no key");
   }
@@ -138,7 +138,7 @@ Status GroupKeyFiles::Bring(const std::string& directory, const GroupId& group) 
 Status GroupKeyFiles::CopyFile(const std::string& from, const std::string& to,
                                const GroupId& group) const {
   File content;
-  const OpenFile file(PathIn(from, group), O_RDONLY | O_NOFOLLOW, 0);
+  const OpenFile file(PathIn(from, group), O_RDONLY | O_NOFOLLOW | O_NONBLOCK, 0);
   if (file.fd() < 0) return GroupKeyErrno("cannot open the key's file");
   TERRACE_RETURN_IF_ERROR(ReadGroupKey(file.fd(), &content));
   return WriteIn(to, group, {content.front().data(), kGroupKeyFileBytes});
@@ -420,7 +420,7 @@ bool GroupKeyFiles::IsRemoved(const std::string& path) const {
 std::set<KeyId> GroupKeyFiles::OldKeysOf(const std::string& path, const GroupId& group) const {
   constexpr KeyId kNobodyCanTell = 0;
   if (IsRemoved(path)) return {};
-  const OpenFile file(path, O_RDONLY | O_NOFOLLOW, 0);
+  const OpenFile file(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK, 0);
   File content;
   if (file.fd() < 0 || !ReadGroupKey(file.fd(), &content).ok()) return {kNobodyCanTell};
   std::set<KeyId> keys;

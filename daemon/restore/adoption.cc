@@ -134,7 +134,7 @@ void Adoption::AdoptNext(Range* range) {
 // No block's any more.
 void Adoption::Forsake(const SlotRef& slot) { d_.inherited.Add(slot, d_.slots); }
 
-bool Adoption::DropParked() {
+void Adoption::DropParked() {
   size_t budget = kRowsPerStepMax;
   bool is_room = false;
   for (Range& range : ranges_) {
@@ -145,8 +145,7 @@ bool Adoption::DropParked() {
       is_room |= sessions_.empty() && taken.byte_count > 0;
     }
   }
-  if (is_room) ReleaseSome(kRowsPerStepMax);  // Step() does the rest
-  return is_room;
+  if (is_room) ReleaseSome(kRowsPerStepMax);
 }
 
 // ---- erasures ----

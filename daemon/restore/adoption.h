@@ -40,8 +40,9 @@ class Adoption {
   void OnGroup(uint32_t group_index);
   // One of the sessions cannot touch memory any more.
   void OnSessionEnd(SessionId session);
-  // Gives up some blocks whose group nobody has opened yet. True if that freed slots.
-  bool DropParked();
+  // Gives up some blocks whose group nobody has opened yet. Their slots are free when Step() has
+  // come to them.
+  void DropParked();
 
   // What is parked of a group (none: of any), from that position on, will not be adopted.
   // DropErased makes a successor forget it, too.

@@ -2,8 +2,8 @@
 // it was asked for comes at once. Who looks one up gets none that is too old; those leave some at a
 // time.
 //
-// THREADING: store thread. LIMITS: kCountMax said within kBelievedUs; kExpiriesPerTickMax leave a
-// Tick.
+// THREADING: store thread. LIMITS: kCountMax at a time, and twice as many told within kBelievedUs;
+// kExpiriesPerTickMax leave a Tick.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,8 @@ class SharedFindings {
   // False: there is no room. `now_us` does not fall from call to call.
   bool Add(const Place& place, const SharedFinding& finding, uint64_t now_us) {
     Drop(now_us, kExpiriesPerAdd);
-    if (expiries_.size() >= kCountMax) return false;
+    const bool is_room = found_.size() < kCountMax || found_.contains(place);
+    if (!is_room || expiries_.size() >= kExpiriesMax) return false;
     const uint64_t until_us = now_us + kBelievedUs;
     found_[place] = {.finding = finding, .until_us = until_us};
     expiries_.push_back({.place = place, .until_us = until_us});
@@ -57,6 +58,7 @@ class SharedFindings {
   size_t count() const { return found_.size(); }
 
  private:
+  static constexpr size_t kExpiriesMax = 2 * size_t{kCountMax};
   // Two leave for one that comes: what is old is in nobody's way.
   static constexpr uint32_t kExpiriesPerAdd = 2;
 

@@ -51,6 +51,17 @@ TEST(SharedFindings, WhatIsOldIsInNobodysWay) {
   EXPECT_EQ(findings.count(), SharedFindings::kCountMax);
 }
 
+TEST(SharedFindings, WhatWasUsedLeavesItsRoomAtOnce) {
+  SharedFindings findings;
+  for (uint64_t key = 0; key < SharedFindings::kCountMax; ++key) {
+    ASSERT_TRUE(findings.Add(PlaceOf(key), {}, 0));
+  }
+  EXPECT_TRUE(findings.Add(PlaceOf(1), {}, 0)) << "it is known";
+  findings.Forget(PlaceOf(1));
+  EXPECT_TRUE(findings.Add(PlaceOf(SharedFindings::kCountMax), {}, 0));
+  EXPECT_FALSE(findings.Add(PlaceOf(1), {}, 0));
+}
+
 TEST(SharedFindings, WhatIsFoundAgainIsBelievedAnew) {
   SharedFindings findings;
   ASSERT_TRUE(findings.Add(PlaceOf(1), {.position = 1}, 0));
