@@ -19,6 +19,8 @@ TEST(PromisedHits, AreCountedOnceInHoweverManyPieces) {
   SlotClasses classes;
   ASSERT_TRUE(group.Open(TestGroup("counted", {TestSpace(0)}), 1, &w.domain.slots, &classes).ok());
   const auto& tokens = w.domain.counters.acquire_tokens_by_tier;
+  const auto& bytes = w.domain.counters.acquire_bytes_by_tier;
+  uint64_t lost = 0;
   std::mt19937 random(3);
   for (int round = 0; round < 100; ++round) {
     std::vector<BlockSpan> spans;
@@ -47,6 +49,11 @@ TEST(PromisedHits, AreCountedOnceInHoweverManyPieces) {
     deliver_to(count);
     promised.LoseRest(w.domain);
     ASSERT_EQ(std::vector<uint64_t>(std::begin(tokens), std::end(tokens)), expected) << round;
+    lost += count - lost_from;
+    ASSERT_EQ(w.domain.counters.acquire_blocks_lost, lost) << round;
+  }
+  for (size_t tier = 0; tier < std::size(bytes); ++tier) {
+    EXPECT_EQ(bytes[tier] / group.block_bytes(), tokens[tier] / group.block_tokens());
   }
 }
 

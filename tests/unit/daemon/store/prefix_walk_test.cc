@@ -18,8 +18,8 @@ class PrefixWalkTest : public ::testing::Test {
         &allocator, &classes);
     EXPECT_TRUE(opened.ok());
   }
-  PrefixWalk Walked(std::span<const uint64_t> members) const {
-    PrefixWalk walk;
+  PrefixWalk Walked(std::span<const uint64_t> members, uint32_t first_position = 0) const {
+    PrefixWalk walk{.first_position = first_position};
     for (const uint64_t mask : members) EXPECT_TRUE(WalkOn(group, mask, &walk));
     return walk;
   }
@@ -40,9 +40,11 @@ TEST_F(PrefixWalkTest, OfAnyLengthIsUsableAsIfItHadBeenWalkedNoFurther) {
       mask = 1 | (random() % 8 < (round % 2 == 0 ? 7U : 4U) ? 2 : 0) |
              (random() % 8 < (round % 2 == 0 ? 7U : 4U) ? 4 : 0);
     }
-    const PrefixWalk walk = Walked(members);
+    const auto first_position = static_cast<uint32_t>(random() % 3);
+    const PrefixWalk walk = Walked(members, first_position);
     for (size_t length = 0; length <= members.size(); ++length) {
-      const uint32_t expected = Walked(std::span(members).first(length)).usable_count;
+      const uint32_t expected =
+          Walked(std::span(members).first(length), first_position).usable_count;
       ASSERT_EQ(UsableWithin(walk, length), expected) << round << " " << length;
     }
     EXPECT_EQ(UsableWithin(walk, members.size() + 1), walk.usable_count);
