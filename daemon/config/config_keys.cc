@@ -318,11 +318,14 @@ std::span<const ConfigKey<RedisConfig>> RedisKeys() { return kRedisKeys; }
 std::span<const ConfigKey<MetricsConfig>> MetricsKeys() { return kMetricsKeys; }
 std::span<const ConfigKey<DomainConfig>> DomainKeys() { return kDomainKeys; }
 
+std::string ShownKey(std::string_view given) {
+  return MaskedAddress(given).substr(0, kConfigKeyBytesMax);
+}
+
 std::string ShownKeys(std::string_view lines) {
-  constexpr size_t kKeyBytesMax = 128;
   std::string keys;
   for (const ConfigChange& change : ConfigChangesOf(lines)) {
-    keys += (keys.empty() ? "" : ", ") + MaskedAddress(change.key).substr(0, kKeyBytesMax);
+    keys += (keys.empty() ? "" : ", ") + ShownKey(change.key);
   }
   return PrintableText(keys);
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
@@ -74,7 +75,10 @@ std::span<const ConfigKey<RedisConfig>> RedisKeys();
 std::span<const ConfigKey<MetricsConfig>> MetricsKeys();
 std::span<const ConfigKey<DomainConfig>> DomainKeys();
 
-// The keys that a change's lines name (ConfigChangesOf), as anybody may be shown them.
+inline constexpr size_t kConfigKeyBytesMax = 160;  // domain.NAME.KEY
+// What was given for a key, as anybody may be shown it: as much as a key has, and no login.
+std::string ShownKey(std::string_view given);
+// The keys that a change's lines name (ConfigChangesOf), so shown.
 std::string ShownKeys(std::string_view lines);
 
 }  // namespace terrace

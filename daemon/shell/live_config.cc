@@ -7,17 +7,16 @@
 #include <utility>
 #include <vector>
 
+#include "daemon/config/config_keys.h"
 #include "daemon/log/json_text.h"
 #include "daemon/log/log.h"
 #include "daemon/socket/domain.h"
-#include "src/masked_address.h"
 #include "src/thread_name.h"
 
 namespace terrace {
 namespace {
 
 constexpr size_t kReloadsAwaitingMax = 16;
-constexpr size_t kKeyBytesMax = 160;  // domain.NAME.KEY
 constexpr char kOnCommandLine[] = "command line";
 constexpr char kKept[] = "kept";
 constexpr char kTakenByARestart[] = "a restart takes it";
@@ -206,7 +205,8 @@ std::string KeysNamed(const DaemonConfig& running, const std::string& name) {
 }
 
 std::string WhyNoKey(const std::string& name) {
-  return "'" + name +
+  const std::string shown = ShownKey(name);
+  return "'" + shown +
          "' is no key: they are called as daemon.log_level, nvme.admission and "
          "domain.NAME.allow_uids; `terrace config get` lists all";
 }
@@ -215,12 +215,11 @@ std::string WhyNoKey(const std::string& name) {
 std::string WhyNoChange(const DaemonConfig& running, const ConfigChange& change) {
   const std::string keys = KeysNamed(running, change.key);
   if (keys.empty() && change.value && !change.key.empty()) {
-    return WhyNoKey(MaskedAddress(change.key).substr(0, kKeyBytesMax));
+    return WhyNoKey(change.key);
   }
   if (keys.empty()) {
-    const std::string shown = MaskedAddress(change.text);
-    std::string quoted = shown.substr(0, kKeyBytesMax);
-    if (quoted.size() < shown.size()) quoted.append("...");
+    std::string quoted = ShownKey(change.text);
+    if (change.text.size() > kConfigKeyBytesMax) quoted.append("...");
     return "'" + quoted +
            "' is no KEY=VALUE, such as daemon.log_level=debug or domain.NAME.allow_uids=[1000]";
   }
@@ -380,7 +379,7 @@ Error LiveConfig::Get(const std::string& key, std::string* document) const {
   if (const std::string keys = KeysNamed(config_, key); !keys.empty()) {
     return Invalid("'" + key + "' lacks its section: ask for " + keys);
   }
-  return Invalid(why.empty() || key.find('.') == key.npos ? WhyNoKey(MaskedAddress(key)) : why);
+  return Invalid(why.empty() || key.find('.') == key.npos ? WhyNoKey(key) : why);
 }
 
 std::string LiveConfig::Origin(const std::string& key, const std::string& value) const {
@@ -435,10 +434,9 @@ Error LiveConfig::Set(const std::string& text, std::string* document) {
 Error LiveConfig::SetOne(const ConfigChange& change, DaemonConfig* wanted) const {
   const std::string& key = change.key;
   if (!change.value || key.find('.') == key.npos) return Invalid(WhyNoChange(config_, change));
-  if (key.size() > kKeyBytesMax) {
-    return Invalid("a key of " + std::to_string(key.size()) + " bytes, '" +
-                   key.substr(0, kKeyBytesMax) + "...': the longest has no more than " +
-                   std::to_string(kKeyBytesMax));
+  if (key.size() > kConfigKeyBytesMax) {
+    return Invalid("a key of " + std::to_string(key.size()) + " bytes, '" + ShownKey(key) +
+                   "...': the longest has no more than " + std::to_string(kConfigKeyBytesMax));
   }
   const std::string& value = *change.value;
   if (value.empty()) {
